@@ -160,8 +160,8 @@ async def test_what_can_never_be_posted_is_parked_with_the_reason(
 ) -> None:
     queue, bodies = fresh(3)
     wrong: dict[str, tuple[bytes, dict[str, Any], str]] = {
-        "no queue": (b"1", {}, "names no queue"),
-        "bad project": (b"1", {"zaqar-queue": queue, "zaqar-project": "a\nb: c"}, "no project"),
+        "no queue": (b"1", {}, "queue's name"),
+        "bad project": (b"1", {"zaqar-queue": queue, "zaqar-project": "a\nb: c"}, "a project is"),
         "no json": (b"{", {"zaqar-queue": queue}, "not JSON"),
         "breaks out": (b'1,"ttl":60', {"zaqar-queue": queue}, "not JSON"),
         "bad ttl": (b"1", {"zaqar-queue": queue, "zaqar-ttl": "soon"}, "whole number"),

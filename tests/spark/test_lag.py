@@ -37,12 +37,6 @@ def test_several_queues_share_a_batch_and_none_starves(
     second = reader.latestOffset(first, ReadMaxRows(100))
     assert ids_of(reader, first, second) == ids[3:]
     assert reader.latestOffset(second, ReadMaxRows(100)) == second
-    # A checkpoint of the version that had one queue a stream.
-    marker = first["markers"][queue]
-    old = {"queue": queue, "marker": marker, "count": 3}
-    alone = BrowseStream(options(server.url, queue), ID)
-    assert alone.latestOffset(old, ReadMaxRows(100))["counts"] == {queue: 7}
-    assert ids_of(alone, {**old, "marker": ""}, old) == ids[:3]
 
 
 def test_a_stream_of_a_pattern_takes_in_queues_that_are_new(

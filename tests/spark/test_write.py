@@ -94,7 +94,7 @@ def test_without_keys_a_retried_task_stores_its_rows_again(
 ) -> None:
     """The planted failure comes after rows were sent: the test above shows what keys are for."""
     rows = rows_of_a_task_that_fails_once(spark, server.url, queue)
-    write(rows, server.url, queue, keys="false")
+    write(rows, server.url, queue, keys="none")
     assert len(bodies(client, queue)) > 1000
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from zaqar_lite.durations import seconds_of as parse
+from zaqar_lite.durations import seconds_of
 
 
 class UsageError(Exception):
@@ -79,28 +79,49 @@ def pairs(words: list[str], option: str) -> dict[str, str]:
     return found
 
 
+class Pairs(argparse.Action):
+    """An option that may be repeated, with KEY=VALUE each; the result is a dict, None without."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,  # noqa: ANN401 - as argparse has it
+        option_string: str | None = None,
+    ) -> None:
+        """Add one pair."""
+        try:
+            found = pairs([values], option_string or self.dest)
+        except UsageError as error:
+            parser.error(str(error))
+        setattr(namespace, self.dest, {**(getattr(namespace, self.dest) or {}), **found})
+
+
+def seconds(text: str) -> float:
+    """Read a duration, for argparse."""
+    try:
+        return seconds_of(text)
+    except ValueError:
+        message = f"a duration such as 30s, 5m, 1h30m, 31d, or seconds is needed, not {text!r}"
+        raise argparse.ArgumentTypeError(message) from None
+
+
 def whole_seconds(text: str) -> int:
     """Read a duration that the server counts in whole seconds, for argparse."""
-    try:
-        seconds = parse(text)
-    except ValueError:
-        seconds = 0.5
-    if seconds != int(seconds):
-        message = f"a duration such as 30s, 5m, 1h, or whole seconds is needed, not {text!r}"
+    found = seconds(text)
+    if found != int(found):
+        message = f"a duration of whole seconds, such as 30s, 5m, 1h, is needed, not {text!r}"
         raise argparse.ArgumentTypeError(message)
-    return int(seconds)
+    return int(found)
 
 
 def seconds_above_zero(text: str) -> float:
     """Read a duration that is not nothing, for argparse."""
-    try:
-        seconds = parse(text)
-    except ValueError:
-        seconds = 0.0
-    if not seconds:
-        message = f"a duration above 0, such as 0.5s, 5m, 1h, or seconds is needed, not {text!r}"
+    found = seconds(text)
+    if not found:
+        message = f"a duration above 0, such as 0.5s, 5m, 1h, is needed, not {text!r}"
         raise argparse.ArgumentTypeError(message)
-    return seconds
+    return found
 
 
 def signed_seconds(text: str) -> int:

@@ -10,14 +10,17 @@
 """
 
 import argparse
+import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from operator import attrgetter
 from typing import Any, TypeAlias, TypeVar
 
 from zaqar_lite.commands import contexts, sdk
 from zaqar_lite.commands.argument_types import (
+    Pairs,
     UsageError,
     at_least,
     seconds_above_zero,
@@ -49,8 +52,12 @@ _CONNECTION = (
 )
 
 Ask = Callable[["sdk.Client", argparse.Namespace], Any] | str
-"""What a command asks the client: a function, or the name of a method that takes its words."""
+"""What a command asks the client: a function, or the name of a method.
+
+A method takes the words of the command in their order, and its other arguments by their names.
+"""
 Handler = Callable[["sdk.Client", argparse.Namespace, Output], int | None]
+WhyEmpty = Callable[["sdk.Client", argparse.Namespace], str]
 S = TypeVar("S", "sdk.Client", "sdk.AsyncClient")
 Leaves: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -84,20 +91,17 @@ def add_leaf(
 
 
 def add_call(
-    subparsers: Leaves, name: str, call: Ask, text: str, *words: str, options: Sequence[str] = ()
+    subparsers: Leaves, name: str, call: Ask, text: str, *words: str
 ) -> argparse.ArgumentParser:
-    """Declare a command that prints what one call of the client returns, if it is not None.
-
-    `options` are passed on by their names.
-    """
-    ask = _asking(call, words, options)
+    """Declare a command that prints what one call of the client returns, if it is not None."""
 
     def handler(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
-        result = ask(client, arguments)
+        result = _ask(client, call, arguments, words, parser)
         if result is not None:
             output.record(as_row(result))
 
-    return add_leaf(subparsers, name, handler, text, *words)
+    parser = add_leaf(subparsers, name, handler, text, *words)
+    return parser
 
 
 def add_delete(
@@ -111,8 +115,8 @@ def add_delete(
 
     def call(client: "sdk.Client", given: argparse.Namespace) -> dict[str, object]:
         with suppress(sdk.Forbidden):
-            _asking(find, words)(client, given)
-        _asking(delete, words)(client, given)
+            _ask(client, find, given, words)
+        _ask(client, delete, given, words)
         return {word: getattr(given, word) for word in words} | {"deleted": True}
 
     return add_call(subparsers, name, call, text, *words)
@@ -125,33 +129,41 @@ def add_list(
     text: str,
     *words: str,
     columns: Sequence[str],
-    empty: str,
+    empty: str | WhyEmpty = "",
 ) -> argparse.ArgumentParser:
-    """Declare a command that lists what one call of the client yields.
+    """Declare a command that lists what one call of the client yields, at most `--limit` of it.
 
     `empty` is what a terminal shows if it yields nothing; `{queue}` stands for the word `queue`.
     """
-    ask = _asking(call, words)
 
     def handler(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
-        rows = map(as_row, ask(client, arguments))
-        output.rows(rows, columns, empty=empty.format_map(vars(arguments)))
+        def why() -> str:
+            if isinstance(empty, str):
+                return empty.format_map(vars(arguments))
+            return empty(client, arguments)
 
-    return add_leaf(subparsers, name, handler, text, *words)
+        found = _ask(client, call, arguments, words, parser)
+        rows = map(as_row, islice(found, vars(arguments).get("limit")))
+        output.rows(rows, columns, empty=why)
+
+    parser = add_leaf(subparsers, name, handler, text, *words)
+    return parser
 
 
-def _asking(
-    call: Ask, words: Sequence[str], options: Sequence[str] = ()
-) -> Callable[["sdk.Client", argparse.Namespace], Any]:
+def _ask(
+    client: "sdk.Client",
+    call: Ask,
+    given: argparse.Namespace,
+    words: Sequence[str],
+    parser: argparse.ArgumentParser | None = None,
+) -> Any:  # noqa: ANN401 - what the client returns
+    """Call a function, or a method with a command's words and, by their names, its own options."""
     if not isinstance(call, str):
-        return call
-    method = attrgetter(call)
-
-    def ask(client: "sdk.Client", given: argparse.Namespace) -> Any:  # noqa: ANN401 - the method's own
-        named = {option: getattr(given, option) for option in options}
-        return method(client)(*(getattr(given, word) for word in words), **named)
-
-    return ask
+        return call(client, given)
+    not_own = {*words, "limit", "help", *map(name_of, options_anywhere())}
+    actions = [] if parser is None else parser._actions
+    own = {one.dest: getattr(given, one.dest) for one in actions if one.dest not in not_own}
+    return attrgetter(call)(client)(*(getattr(given, word) for word in words), **own)
 
 
 def add_duration(
@@ -166,6 +178,12 @@ def add_duration(
     parser.add_argument(option, type=read, default=default, metavar="DURATION", help=text)
 
 
+def add_headers(parser: argparse.ArgumentParser) -> None:
+    """Declare the headers of the messages that a command posts."""
+    text = "a header of the message; may be repeated"
+    parser.add_argument("--header", dest="headers", action=Pairs, metavar="KEY=VALUE", help=text)
+
+
 def add_connection(parser: argparse.ArgumentParser) -> None:
     """Declare the options of connection and output."""
     group = parser.add_argument_group("connection and output")
@@ -178,11 +196,17 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--json", action="store_true", help="JSON lines, as in a pipe")
 
 
-def options_anywhere() -> dict[str, bool]:
+@functools.cache
+def options_anywhere() -> Mapping[str, bool]:
     """Return the options of every command that talks to the server; True if it takes a value."""
     parser = argparse.ArgumentParser(add_help=False)
     add_connection(parser)
     return {one.option_strings[0]: one.nargs is None for one in parser._actions}
+
+
+def name_of(option: str) -> str:
+    """Return the name under which the value of an option is found."""
+    return option.removeprefix("--").replace("-", "_")
 
 
 def connect(kind: type[S], arguments: argparse.Namespace) -> S:
@@ -275,13 +299,12 @@ def explain(error: Exception, code: int) -> int:
     return code
 
 
-def why_empty(
-    client: "sdk.Client", queue: str, text: str, *, shown: frozenset[str] = frozenset()
-) -> str:
-    """Return `text` with the reason behind it; messages in the states `shown` were looked at.
+def why_empty(client: "sdk.Client", given: argparse.Namespace, text: str) -> str:
+    """Return `text` with the reason behind it: which messages of the queue were not looked at.
 
     A permission that is not enough to ask leaves the text as it is.
     """
+    queue = given.queue
     try:
         stats = client.stats(queue)
     except sdk.ZaqarError:
@@ -292,7 +315,7 @@ def why_empty(
         f"{count} {'is' if count == 1 else 'are'} {state} "
         f"(zaqar-lite message list {queue} --include-{state})"
         for state, count in (("delayed", stats.delayed), ("claimed", stats.claimed))
-        if count and state not in shown
+        if count and not vars(given).get(f"include_{state}")
     ]
     return "; ".join([text, *hidden]) + "."
 

@@ -33,7 +33,7 @@ _COLUMNS = ("id", "claim_count", "failure_count", "body")
 
 def add_commands(subparsers: Leaves) -> None:
     """Declare the noun and its verbs."""
-    verbs = add_noun(subparsers, "claim", "claims: messages held for a while")
+    verbs = add_noun(subparsers, "claim", "take messages for a while")
     parser = add_leaf(verbs, "create", create, "claim messages", "queue")
     parser.add_argument("--limit", type=at_least(1), default=10, help="messages at most (10)")
     _times(parser)
@@ -64,10 +64,10 @@ def create(client: "sdk.Client", arguments: argparse.Namespace, output: Output) 
     )
     if held is not None:
         output.line(f"claim {held.id}, for {duration_shown(held.ttl)}")
-        output.rows(map(as_row, held.messages), _COLUMNS, empty="")
+        output.rows(map(as_row, held.messages), _COLUMNS)
     elif not output.as_json:
         text = f"No message of {arguments.queue} can be claimed now"
-        output.say(why_empty(client, arguments.queue, text))
+        output.say(why_empty(client, arguments, text))
 
 
 def run_each(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> int | None:

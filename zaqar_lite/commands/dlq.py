@@ -3,7 +3,6 @@
 import argparse
 import json
 from collections.abc import Callable
-from itertools import islice
 
 from zaqar_lite.commands import jobs, sdk
 from zaqar_lite.commands.argument_types import at_least, pairs
@@ -23,8 +22,15 @@ _QUEUE = "the dead-letter queue"
 
 def add_commands(subparsers: Leaves) -> None:
     """Declare the noun and its verbs."""
-    verbs = add_noun(subparsers, "dlq", "dead-letter queues")
-    parser = add_leaf(verbs, "list", list_, "list dead letters with the queue they came from")
+    verbs = add_noun(subparsers, "dlq", "look at dead letters and move them back")
+    parser = add_list(
+        verbs,
+        "list",
+        lambda client, given: client.list_dead_letters(given.queue, source=given.source),
+        "list dead letters with the queue they came from",
+        columns=("id", "source", "moved_at", "reason", "claim_count", "body"),
+        empty=lambda _, given: f"No dead letters{_of(given.source)} in {given.queue}.",
+    )
     parser.add_argument("queue", help=_QUEUE)
     parser.add_argument("--source", help="only letters of this queue")
     parser.add_argument("--limit", type=at_least(1), help="letters at most")
@@ -57,16 +63,6 @@ def add_commands(subparsers: Leaves) -> None:
     text = "also letters that were redriven as often as the queue allows; starts a job"
     parser.add_argument("--force", action="store_true", help=text)
     jobs.add_options(parser)
-
-
-def list_(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
-    """List dead letters."""
-    letters = client.list_dead_letters(arguments.queue, source=arguments.source)
-    output.rows(
-        map(as_row, islice(letters, arguments.limit)),
-        ("id", "source", "moved_at", "reason", "claim_count", "body"),
-        empty=f"No dead letters{_of(arguments.source)} in {arguments.queue}.",
-    )
 
 
 def redrive(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> int | None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from zaqar_lite.commands import sdk
-from zaqar_lite.commands.argument_types import UsageError, instant, pairs, whole_seconds
+from zaqar_lite.commands.argument_types import UsageError, instant, whole_seconds
 from zaqar_lite.commands.base_command import FAILED, connect
 from zaqar_lite.commands.output import Output
 
@@ -166,10 +166,7 @@ def _open(name: str, stack: contextlib.ExitStack) -> tuple[BinaryIO, int | None]
 def _read(arguments: argparse.Namespace, source: BinaryIO) -> Items:
     """Yield the messages, each with its own key if the run has a name."""
     form = arguments.format or ("csv" if arguments.file.endswith(".csv") else "jsonl")
-    headers = pairs(arguments.header, "--header") or None
-    messages = (
-        _csv(arguments, headers, source) if form == "csv" else _lines(arguments, headers, source)
-    )
+    messages = _csv(arguments, source) if form == "csv" else _lines(arguments, source)
     if arguments.run_name is None:
         return messages
     return (
@@ -187,9 +184,7 @@ def _named(message: Item, key: str) -> sdk.NewMessage:
     return dataclasses.replace(message, idempotency_key=key)
 
 
-def _lines(
-    arguments: argparse.Namespace, headers: dict[str, str] | None, source: BinaryIO
-) -> Items:
+def _lines(arguments: argparse.Namespace, source: BinaryIO) -> Items:
     """Return the lines that are not blank: as bodies, if no option applies to all of them."""
     lines = (line for line in source if line.strip())
     bodies: Generator[Any, None, None] = (
@@ -198,18 +193,13 @@ def _lines(
         if arguments.format == "text"
         else (sdk.RawBody(line.strip()) for line in lines)
     )
-    said = {
-        "ttl": arguments.ttl,
-        "delay": arguments.delay,
-        "deliver_at": arguments.deliver_at,
-        "headers": headers,
-    }
+    said = {name: getattr(arguments, name) for name in ("ttl", "delay", "deliver_at", "headers")}
     if all(value is None for value in said.values()):
         return bodies
     return (sdk.NewMessage(body=body, **said) for body in bodies)
 
 
-def _csv(arguments: argparse.Namespace, headers: dict[str, str] | None, source: BinaryIO) -> Items:
+def _csv(arguments: argparse.Namespace, source: BinaryIO) -> Items:
     """Yield the rows as messages; a value in a row overrides the option for all rows.
 
     Raises:
@@ -230,7 +220,7 @@ def _csv(arguments: argparse.Namespace, headers: dict[str, str] | None, source: 
                 delay=delay,
                 deliver_at=at,
                 idempotency_key=row.get("idempotency_key") or None,
-                headers=headers,
+                headers=arguments.headers,
             )
     finally:
         text.detach()  # whoever opened the file closes it

@@ -51,12 +51,16 @@ def add_commands(subparsers: Leaves) -> None:
         empty="No keys.",
     )
     add_call(verbs, "disable", "disable_key", "disable a key, within 5 seconds", "id")
-    text = "let a disabled key work again"
-    enable = add_call(verbs, "enable", "disable_key", text, "id", options=("disabled",))
-    enable.set_defaults(disabled=False)
+    add_call(
+        verbs,
+        "enable",
+        lambda client, given: client.disable_key(given.id, disabled=False),
+        "let a disabled key work again",
+        "id",
+    )
     add_delete(verbs, "delete a key", "get_key", "delete_key", "id")
     text = "make a key with the same grants; the old one then ends"
-    rotate = add_call(verbs, "rotate", "rotate_key", text, "id", options=("overlap",))
+    rotate = add_call(verbs, "rotate", "rotate_key", text, "id")
     add_duration(rotate, "--overlap", "how long the old one still works (1d)")
     verbs = add_noun(subparsers, "data-key", "list and rotate the keys of encrypted queues")
     columns = ("id", "created_at", "server_key", "current")
@@ -64,7 +68,7 @@ def add_commands(subparsers: Leaves) -> None:
     empty = "Nothing has been encrypted yet."
     add_list(verbs, "list", "list_data_keys", text, columns=columns, empty=empty)
     text = "encrypt what is posted from now on with a new key"
-    add_list(verbs, "rotate", "rotate_data_key", text, columns=columns, empty="")
+    add_list(verbs, "rotate", "rotate_data_key", text, columns=columns)
 
 
 def create_key(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:

@@ -76,7 +76,7 @@ def listen(_: "sdk.Client", arguments: argparse.Namespace, output: Output) -> No
             server.handle_request()
             count += len(received)
             if received:
-                output.rows(iter(received), _COLUMNS, empty="")
+                output.rows(iter(received), _COLUMNS)
                 received.clear()
 
 

@@ -2,9 +2,10 @@
 
 import argparse
 import json
+import math
 import sys
-from collections.abc import Iterator
-from itertools import chain, islice
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 from zaqar_lite.commands import jobs, sdk
 from zaqar_lite.commands.argument_types import (
@@ -13,7 +14,6 @@ from zaqar_lite.commands.argument_types import (
     at_least,
     instant,
     json_or_text,
-    pairs,
     seconds_above_zero,
     signed_seconds,
 )
@@ -23,31 +23,46 @@ from zaqar_lite.commands.base_command import (
     Leaves,
     add_call,
     add_duration,
+    add_headers,
     add_leaf,
+    add_list,
     add_noun,
     why_empty,
 )
 from zaqar_lite.commands.output import Output, as_row, printable
 
-_TAIL_WAIT = 20.0
-COLUMNS = ("id", "age", "ttl", "body")
+COLUMNS = ("id", "age", "ttl", "body", "claim_count", "delay_expires")
 ABSENT = "no such message"
 _ATTEMPTS = ("number", "ended_at", "outcome", "delay", "reason", "detail", "client_id")
-_DONE = {"release": "released", "extend": "extended", "dead": "dead"}
-"""What the verbs that need a claim call what they have done."""
-_GROUP = "instead of ids: all delayed messages that were posted in this group"
+_SETTLING: Mapping[str, tuple[str, Sequence[str]]] = {
+    "release": ("released", ("delay", "failed", "reason", "detail")),
+    "extend": ("extended", ("ttl",)),
+    "dead": ("dead", ("reason", "detail")),
+}
+"""What the verbs that need a claim call what they have done, and which options they take."""
 
 
 def add_commands(subparsers: Leaves) -> None:
     """Declare the noun and its verbs."""
-    verbs = add_noun(subparsers, "message", "messages")
+    verbs = add_noun(subparsers, "message", "post, list, edit, cancel and delete messages")
     text = "post messages: the words given, or a file"
     _declare_post(add_leaf(verbs, "post", post, text, "queue"))
-    parser = add_leaf(verbs, "list", list_, "list messages, claiming none", "queue")
+    parser = add_list(
+        verbs,
+        "list",
+        "list_messages",
+        "list messages, claiming none",
+        "queue",
+        columns=COLUMNS,
+        empty=lambda client, given: why_empty(
+            client, given, f"No messages to show in {given.queue}"
+        ),
+    )
     parser.add_argument("--marker", help="begin after this id or marker")
     parser.add_argument("--until", help="end with this id or marker")
     parser.add_argument("--limit", type=at_least(1), help="messages at most")
-    parser.add_argument("--no-echo", action="store_true", help="leave out one's own (--client-id)")
+    text = "leave out one's own (--client-id)"
+    parser.add_argument("--no-echo", dest="echo", action="store_false", help=text)
     parser.add_argument("--include-claimed", action="store_true", help="show claimed ones too")
     parser.add_argument("--include-delayed", action="store_true", help="show delayed ones too")
     text = "show claim counts, times, headers, attempts and where dead letters came from"
@@ -79,8 +94,19 @@ def add_commands(subparsers: Leaves) -> None:
     group.add_argument("--claim", action="append", metavar="ID", help="the claim that holds them")
     group.add_argument("--force", action="store_true", help="delete them whoever holds them")
     text = "take messages out at once; a lost answer loses them"
-    parser = add_leaf(verbs, "pop", pop, text, "queue")
-    parser.add_argument("--count", type=at_least(1), default=1, help="messages at most (1)")
+    parser = add_list(
+        verbs,
+        "pop",
+        lambda client, given: client.pop(given.queue, given.limit, wait=given.wait),
+        text,
+        "queue",
+        columns=COLUMNS,
+        empty=lambda client, given: why_empty(client, given, f"{given.queue} has nothing to take"),
+    )
+    text = "messages at most (1)"
+    parser.add_argument(
+        "--count", dest="limit", type=at_least(1), default=1, metavar="N", help=text
+    )
     add_wait(parser, "how long to wait for one")
     _add_settling(verbs)
 
@@ -117,7 +143,7 @@ def _show_one(message: "sdk.Message", output: Output) -> None:
     record.pop("attempts", None)  # they have a table of their own
     output.record(record)
     if message.attempts:
-        output.rows(map(as_row, message.attempts), _ATTEMPTS, empty="")
+        output.rows(map(as_row, message.attempts), _ATTEMPTS)
     elif message.attempts is not None:
         output.line("No attempt has ended yet.")
 
@@ -130,7 +156,8 @@ def add_wait(parser: argparse.ArgumentParser, text: str) -> None:
 def _choice(parser: argparse.ArgumentParser) -> None:
     """Declare which messages are meant, and how fast a job acts on them."""
     parser.add_argument("id", nargs="*")
-    parser.add_argument("--group", help=_GROUP)
+    text = "instead of ids: all delayed messages that were posted in this group"
+    parser.add_argument("--group", help=text)
     jobs.add_options(parser)
 
 
@@ -140,7 +167,7 @@ def _declare_post(parser: argparse.ArgumentParser) -> None:
         "--text", action="store_true", help="post bodies as strings, even if they are JSON"
     )
     parser.add_argument("--key", help="idempotency key of the message (for one body only)")
-    parser.add_argument("--header", action="append", default=[], metavar="KEY=VALUE")
+    add_headers(parser)
     parser.add_argument("--group", help="a group that jobs can choose by")
     _times(parser)
     group = parser.add_argument_group("posting a file")
@@ -185,39 +212,9 @@ def post(client: "sdk.Client", arguments: argparse.Namespace, output: Output) ->
         output.record({"queue": arguments.queue, "messages": len(messages), "dry_run": True})
         return None
     ids = client.post_batch(arguments.queue, messages)
-    columns = ("id", "duplicate") if ids.duplicates else ("id",)
-    output.rows(_posted(ids), columns, empty="Nothing was posted.")
+    rows = [{"id": one} | ({"duplicate": True} if one in ids.duplicates else {}) for one in ids]
+    output.rows(rows, ("id", "duplicate"))
     return None
-
-
-def _posted(ids: "sdk.Ids") -> list[dict[str, object]]:
-    """Return a row for each id, with `duplicate` if an earlier post with its key had stored it."""
-    return [{"id": one, "duplicate": True} if one in ids.duplicates else {"id": one} for one in ids]
-
-
-def list_(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
-    """List messages."""
-    found = client.list_messages(
-        arguments.queue,
-        marker=arguments.marker,
-        until=arguments.until,
-        echo=not arguments.no_echo,
-        include_claimed=arguments.include_claimed,
-        include_delayed=arguments.include_delayed,
-        details=arguments.details,
-        wait=arguments.wait,
-    )
-    rows = map(as_row, islice(found, arguments.limit))
-    if output.as_json:
-        output.rows(rows, (), empty="")
-        return
-    first, empty = list(islice(rows, 1)), ""
-    if not first:
-        included = {"delayed": arguments.include_delayed, "claimed": arguments.include_claimed}
-        shown = frozenset(state for state, is_shown in included.items() if is_shown)
-        text = f"No messages to show in {arguments.queue}"
-        empty = why_empty(client, arguments.queue, text, shown=shown)
-    output.rows(chain(first, rows), _columns(arguments), empty=empty)
 
 
 def tail(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
@@ -234,38 +231,22 @@ def tail(client: "sdk.Client", arguments: argparse.Namespace, output: Output) ->
 
 
 def _follow(client: "sdk.Client", queue: str, *, from_start: bool) -> Iterator["sdk.Message"]:
-    """Yield messages as they come: from a stream, or by asking where the server has none."""
+    """Yield messages as they come: from a stream, or from a list that waits.
+
+    The server may have no streams, or a permission may be for messages alone.
+    """
     start = "first" if from_start else "now"
     try:
         yield from client.events(queue, start=start, include_delayed=True)
     except sdk.NotFound:
-        yield from _poll(client, queue, None if from_start else _newest(client, queue))
-
-
-def _poll(client: "sdk.Client", queue: str, marker: str | None) -> Iterator["sdk.Message"]:
-    while True:
-        found = client.list_messages(
-            queue, marker=marker, include_claimed=True, include_delayed=True, wait=_TAIL_WAIT
+        newest = None if from_start else client.stats(queue).newest
+        yield from client.list_messages(
+            queue,
+            marker=None if newest is None else newest.href.partition("?")[0].rpartition("/")[2],
+            include_claimed=True,
+            include_delayed=True,
+            wait=math.inf,
         )
-        for message in found:
-            marker = message.id
-            yield message
-
-
-def _newest(client: "sdk.Client", queue: str) -> str | None:
-    """Return the id of the message that came last, None in an empty queue."""
-    newest = client.stats(queue).newest
-    return newest.href.partition("?")[0].rpartition("/")[2] if newest is not None else None
-
-
-def pop(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
-    """Take messages out."""
-    rows = list(map(as_row, client.pop(arguments.queue, arguments.count, wait=arguments.wait)))
-    empty = ""
-    if not rows and not output.as_json:
-        text = f"{arguments.queue} has nothing to take"
-        empty = why_empty(client, arguments.queue, text)
-    output.rows(rows, COLUMNS, empty=empty)
 
 
 def edit(client: "sdk.Client", given: argparse.Namespace) -> "sdk.Message":
@@ -323,37 +304,31 @@ def cancel(client: "sdk.Client", arguments: argparse.Namespace, output: Output) 
             arguments.queue, "cancel", **chosen, max_per_second=arguments.rate
         )
         return jobs.follow(client, job, output, watch=arguments.watch)
-    there = _existing(client, arguments)
-    rows: list[dict[str, object]] = []
-    for one in arguments.id:
-        row: dict[str, object] = {"id": one, "cancelled": one in there}
-        if one not in there:
-            row["reason"] = ABSENT
-        else:
-            try:
-                client.cancel(arguments.queue, one)
-            except sdk.MessageClaimed:
-                row |= {"cancelled": False, "reason": "somebody holds it"}
-        rows.append(row)
-    return _report(output, rows, "cancelled", all_absent=not there)
+    reasons = _missing(client, arguments)
+    for one in [one for one, reason in reasons.items() if reason is None]:
+        try:
+            client.cancel(arguments.queue, one)
+        except sdk.MessageClaimed:
+            reasons[one] = "somebody holds it"
+    return _report(output, reasons, "cancelled")
 
 
 def delete(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> int | None:
     """Delete messages."""
-    there = _existing(client, arguments)
+    reasons = _missing(client, arguments)
     client.delete_messages(
         arguments.queue, arguments.id, claim_ids=arguments.claim, force=arguments.force
     )
-    rows: list[dict[str, object]] = [
-        {"id": one, "deleted": one in there, **({} if one in there else {"reason": ABSENT})}
-        for one in arguments.id
-    ]
-    return _report(output, rows, "deleted", all_absent=not there)
+    return _report(output, reasons, "deleted")
 
 
-def _existing(client: "sdk.Client", arguments: argparse.Namespace) -> set[str]:
-    """Return which of the messages exist: the server does not say what a delete found."""
-    return {message.id for message in client.get_messages(arguments.queue, arguments.id)}
+def _missing(client: "sdk.Client", arguments: argparse.Namespace) -> dict[str, str | None]:
+    """Return for each message why nothing can be done to it: it is not there, or nothing.
+
+    The server does not say what a delete found.
+    """
+    there = {message.id for message in client.get_messages(arguments.queue, arguments.id)}
+    return {one: None if one in there else ABSENT for one in arguments.id}
 
 
 def _times(parser: argparse.ArgumentParser) -> None:
@@ -362,10 +337,6 @@ def _times(parser: argparse.ArgumentParser) -> None:
     add_duration(group, "--delay", "how long until it can be claimed, such as 30s or 5m")
     text = "when it can be claimed (ISO 8601)"
     group.add_argument("--deliver-at", type=instant, metavar="TIME", help=text)
-
-
-def _columns(arguments: argparse.Namespace) -> tuple[str, ...]:
-    return (*COLUMNS, "claim_count", "delay_expires") if arguments.details else COLUMNS
 
 
 def _body(text: str) -> object:
@@ -388,7 +359,7 @@ def _new_message(arguments: argparse.Namespace, text: str) -> "sdk.NewMessage":
         delay=arguments.delay,
         deliver_at=arguments.deliver_at,
         idempotency_key=arguments.key,
-        headers=pairs(arguments.header, "--header") or None,
+        headers=arguments.headers,
         group=arguments.group,
     )
 
@@ -423,45 +394,35 @@ def _why(parser: argparse.ArgumentParser) -> None:
 
 def _settling(verb: str) -> Handler:
     """Return the handler of a verb, which settles messages and reports on each."""
+    done, options = _SETTLING[verb]
 
     def settle(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> int | None:
-        settlements = [_settlement(verb, one, arguments) for one in arguments.id]
+        make = getattr(sdk.Settlement, verb)
+        given = {name: getattr(arguments, name) for name in options}
+        settlements = [make(one, **given) for one in arguments.id]
         results = client.settle(arguments.queue, arguments.claim, settlements)
-        rows = [_settled_row(result, _DONE[verb]) for result in results]
-        all_absent = all(result.status == 404 for result in results)
-        return _report(output, rows, _DONE[verb], all_absent=all_absent)
+        reasons = {
+            one.id: ABSENT if one.status == 404 else None if one.done else one.description
+            for one in results
+        }
+        return _report(output, reasons, done)
 
     return settle
 
 
-def _report(
-    output: Output, rows: list[dict[str, object]], done: str, *, all_absent: bool
-) -> int | None:
-    """Print a row for each message; return 1 if it was not done to all of them.
+def _report(output: Output, reasons: Mapping[str, str | None], done: str) -> int | None:
+    """Print a row for each message, with the reason why it was not `done`, None where it was.
+
+    The result is 1 if it was not done to all of them.
 
     Raises:
         MessageNotFound: none of them exists.
     """
-    reasons = any("reason" in row for row in rows)
-    output.rows(rows, ("id", done, *(["reason"] if reasons else [])), empty="")
-    if all_absent:
-        raise sdk.MessageNotFound("Not found", "none of these messages exist")
-    return FAILED if reasons else None
-
-
-def _settlement(verb: str, message_id: str, arguments: argparse.Namespace) -> "sdk.Settlement":
-    if verb == "extend":
-        return sdk.Settlement.extend(message_id, arguments.ttl)
-    reason, detail = arguments.reason, arguments.detail
-    if verb == "dead":
-        return sdk.Settlement.dead(message_id, reason=reason, detail=detail)
-    delay, failed = arguments.delay, arguments.failed
-    return sdk.Settlement.release(
-        message_id, delay=delay, failed=failed, reason=reason, detail=detail
+    rows = (
+        {"id": one, done: why is None} | ({} if why is None else {"reason": why})
+        for one, why in reasons.items()
     )
-
-
-def _settled_row(result: "sdk.Settled", done: str) -> dict[str, object]:
-    if result.status == 204:
-        return {"id": result.id, done: True}
-    return {"id": result.id, done: False, "reason": result.description}
+    output.rows(rows, ("id", done, "reason"))
+    if all(why == ABSENT for why in reasons.values()):
+        raise sdk.MessageNotFound("Not found", "none of these messages exist")
+    return FAILED if any(why is not None for why in reasons.values()) else None

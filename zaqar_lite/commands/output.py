@@ -11,7 +11,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from zaqar_lite.commands import sdk
@@ -34,9 +34,13 @@ class Output:
         self.as_json = as_json or not sys.stdout.isatty()
 
     def rows(
-        self, rows: Iterable[Mapping[str, object]], columns: Sequence[str], *, empty: str
+        self,
+        rows: Iterable[Mapping[str, object]],
+        columns: Sequence[str],
+        *,
+        empty: str | Callable[[], str] = "",
     ) -> None:
-        """Print rows; a table shows only `columns`, JSON everything.
+        """Print rows; a table shows only `columns` in which something stands, JSON everything.
 
         On a terminal, `empty` is printed if there are no rows.
         """
@@ -44,12 +48,12 @@ class Output:
             for row in rows:
                 print(_encoded(row))
             return
-        iterator, shown = iter(rows), False
+        iterator = iter(rows)
         while part := list(itertools.islice(iterator, ROWS_PER_TABLE)):
             self._table(part, columns)
-            shown = True
-        if not shown and empty:
-            self.say(empty)
+            empty = ""
+        if text := empty if isinstance(empty, str) else empty():
+            self.say(text)
 
     @staticmethod
     def _table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
@@ -57,6 +61,7 @@ class Output:
         from rich.table import Table  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
 
+        columns = [one for one in columns if any(row.get(one) is not None for row in rows)]
         cells = [[_cell(column, row.get(column)) for column in columns] for row in rows]
         table, needed = Table(header_style="bold"), 1
         for number, column in enumerate(columns):

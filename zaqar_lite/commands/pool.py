@@ -66,9 +66,9 @@ def drain_pool(client: "sdk.Client", given: argparse.Namespace) -> "sdk.PoolDrai
 
 def _add_flavor(verbs: Leaves) -> None:
     text = "make a flavor, or replace the one of this name"
-    create = add_call(verbs, "create", "create_flavor", text, "name", options=("pool_list",))
+    create = add_call(verbs, "create", "create_flavor", text, "name")
     text = "give a flavor other pools"
-    change = add_call(verbs, "update", "update_flavor", text, "name", options=("pool_list",))
+    change = add_call(verbs, "update", "update_flavor", text, "name")
     for leaf in (create, change):
         leaf.add_argument("pool_list", nargs="+", metavar="POOL")
     columns = ("name", "pools", "capabilities")

@@ -26,8 +26,7 @@ from zaqar_lite.commands.base_command import (
 )
 from zaqar_lite.commands.output import Output, as_row
 
-FILE_DURATIONS = ("message_ttl", "delay", "dead_letter_ttl", "done_retention", "failed_retention")
-LARGEST_FILE = 1_048_576
+_FILED = ("message_ttl", "delay", "dead_letter_ttl", "done_retention", "failed_retention")
 # Options for keys of the metadata: those that take a duration, and those that take a number.
 _DURATIONS = {
     "--ttl": ("_default_message_ttl", "how long a message lives by default, such as 30s, 5m, 2d"),
@@ -43,7 +42,7 @@ _KEYS = (*(key for key, _ in (_DURATIONS | _COUNTS).values()), "_dead_letter_que
 
 def add_commands(subparsers: Leaves) -> None:
     """Declare the noun and its verbs."""
-    verbs = add_noun(subparsers, "queue", "queues")
+    verbs = add_noun(subparsers, "queue", "make, change, list, count and empty queues")
     parser = add_leaf(verbs, "list", list_, "list the project's queues")
     parser.add_argument("--name", help="only names that contain this")
     parser.add_argument("--detailed", action="store_true", help="show metadata too")
@@ -251,10 +250,7 @@ def read(name: str) -> dict[str, dict[str, Any]]:
     """
     import yaml  # noqa: PLC0415 - only this command needs it
 
-    text = sys.stdin.read(LARGEST_FILE + 1) if name == "-" else _text(Path(name))
-    if len(text) > LARGEST_FILE:
-        message = f"{name} has more than {LARGEST_FILE:,} bytes"
-        raise UsageError(message)
+    text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
     try:
         document = yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -270,39 +266,22 @@ def read(name: str) -> dict[str, dict[str, Any]]:
     return {str(queue): _metadata(str(queue), options) for queue, options in queues.items()}
 
 
-def _text(path: Path) -> str:
-    with path.open(encoding="utf-8") as file:
-        return file.read(LARGEST_FILE + 1)
-
-
 def _metadata(queue: str, options: object) -> dict[str, Any]:
-    """Return a queue's metadata; options go by their names, as in `QueueOptions`, or their keys."""
+    """Return a queue's metadata; its options have the names of those of `QueueOptions`."""
     if not isinstance(options, dict | None):
         message = f"the options of {queue} must be an object"
         raise UsageError(message)
-    fields: dict[str, Any] = {}
-    keys: dict[str, Any] = {}
-    for name, value in (options or {}).items():
-        if name in sdk.queue_options.KEYS or name == "metadata":
-            fields[name] = _duration(queue, name, value) if name in FILE_DURATIONS else value
-        elif str(name).startswith("_"):
-            keys[name] = value
-        else:
-            known = ", ".join([*sdk.queue_options.KEYS, "metadata"])
-            message = f"{name!r} of {queue} is not an option of a queue; there are {known}"
-            raise UsageError(message)
+    fields: dict[str, Any] = options or {}
+    known = [*sdk.queue_options.KEYS, "metadata"]
+    if unknown := [name for name in fields if name not in known]:
+        there = ", ".join(known)
+        message = f"{unknown[0]!r} of {queue} is not an option of a queue; there are {there}"
+        raise UsageError(message)
     try:
-        return sdk.queue_options.checked({**sdk.QueueOptions(**fields).as_metadata(), **keys})
-    except (TypeError, ValueError) as error:
+        durations = {name: whole_seconds(str(fields[name])) for name in fields if name in _FILED}
+        return sdk.queue_options.checked(sdk.QueueOptions(**(fields | durations)))
+    except (TypeError, ValueError, argparse.ArgumentTypeError) as error:
         message = f"{queue}: {error}"
-        raise UsageError(message) from error
-
-
-def _duration(queue: str, name: str, value: object) -> int:
-    try:
-        return whole_seconds(str(value))
-    except argparse.ArgumentTypeError as error:
-        message = f"{name} of {queue}: {error}"
         raise UsageError(message) from error
 
 

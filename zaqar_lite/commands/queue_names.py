@@ -12,7 +12,7 @@ from itertools import islice, takewhile
 from re import compile as pattern
 
 from zaqar_lite.commands import sdk
-from zaqar_lite.commands.base_command import connect, options_anywhere
+from zaqar_lite.commands.base_command import connect, name_of, options_anywhere
 
 MOST = 1_000
 """How many names are printed."""
@@ -50,5 +50,5 @@ def _given(line: str) -> Mapping[str, str]:
     for word, following in zip(words, [*words[1:], ""], strict=True):
         name, equals, value = word.partition("=")
         if known.get(name):
-            given[name[2:].replace("-", "_")] = value if equals else following
+            given[name_of(name)] = value if equals else following
     return given

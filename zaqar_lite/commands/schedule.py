@@ -2,16 +2,16 @@
 
 import argparse
 from collections.abc import Iterator, Mapping
-from itertools import islice
 from typing import Any
 
 from zaqar_lite.commands import sdk
-from zaqar_lite.commands.argument_types import at_least, json_or_text, pairs
+from zaqar_lite.commands.argument_types import at_least, json_or_text
 from zaqar_lite.commands.base_command import (
     Leaves,
     add_call,
     add_delete,
     add_duration,
+    add_headers,
     add_leaf,
     add_list,
     add_noun,
@@ -28,17 +28,15 @@ _TEXTS = (
 )
 _MISSED = "how many messages to post for the instants that were missed (one)"
 _OVERLAP = "whether to post while the message before is still in the queue (allow)"
-_FIELDS = (
-    *("cron", "every", "at", "time_zone", "start", "end", "jitter", "catch_up", "group"),
-    *("missed", "overlap", "ttl", "delay"),
-)
 
 
 def add_commands(subparsers: Leaves) -> None:
     """Declare the noun and its verbs."""
     verbs = add_noun(subparsers, "schedule", "post messages by the clock")
-    parser = add_call(verbs, "create", create, "make or replace a schedule", "name", "queue")
-    parser.add_argument("body", help="of the messages: JSON, or else a string")
+    text = "make or replace a schedule"
+    parser = add_call(verbs, "create", "schedules.put", text, "name", "queue")
+    text = "of the messages: JSON, or else a string"
+    parser.add_argument("body", type=json_or_text, help=text)
     when = parser.add_mutually_exclusive_group(required=True)
     when.add_argument("--cron", metavar="EXPRESSION", help="five fields: '30 2 * * *'")
     when.add_argument("--every", metavar="DURATION", help="such as 90s, 15m or 1h30m")
@@ -49,7 +47,7 @@ def add_commands(subparsers: Leaves) -> None:
     parser.add_argument("--overlap", choices=("allow", "skip"), help=_OVERLAP)
     add_duration(parser, "--ttl", "how long a message lives, such as 1h or 2d")
     add_duration(parser, "--delay", "how long until a message can be claimed, such as 30s or 5m")
-    parser.add_argument("--header", action="append", default=[], metavar="KEY=VALUE")
+    add_headers(parser)
     parser = add_list(
         verbs,
         "list",
@@ -62,7 +60,13 @@ def add_commands(subparsers: Leaves) -> None:
     add_call(verbs, "show", "schedules.get", "show a schedule", "name")
     text = "print the next five instants of a schedule, in UTC"
     add_leaf(verbs, "next", next_, text, "name")
-    add_call(verbs, "fire", fire, "post a schedule's message now", "name")
+    add_call(
+        verbs,
+        "fire",
+        lambda client, given: {"message_id": client.schedules.fire(given.name)},
+        "post a schedule's message now",
+        "name",
+    )
     text = "pause a schedule: it does not fire until it is resumed"
     add_call(verbs, "pause", "schedules.pause", text, "name")
     add_call(verbs, "resume", "schedules.resume", "let a paused schedule fire again", "name")
@@ -70,17 +74,10 @@ def add_commands(subparsers: Leaves) -> None:
     add_delete(verbs, text, "schedules.get", "schedules.delete", "name")
 
 
-def create(client: "sdk.Client", given: argparse.Namespace) -> Mapping[str, Any]:
-    """Make or replace a schedule."""
-    plan = {name: getattr(given, name) for name in _FIELDS}
-    headers = pairs(given.header, "--header") or None
-    body = json_or_text(given.body)
-    return client.schedules.put(given.name, given.queue, body, headers=headers, **plan)
-
-
 def list_(client: "sdk.Client", given: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
     """List schedules, each with when it fires."""
-    for one in islice(client.schedules.list(), given.limit):
+    del given
+    for one in client.schedules.list():
         when = one.get("cron") or one.get("every") or one.get("at")
         yield {**one, "when": when, "next": (one["next"] or [None])[0]}
 
@@ -90,8 +87,3 @@ def next_(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -
     shown = client.schedules.get(arguments.name)
     empty = "It is paused." if shown["paused"] else "It does not fire any more."
     output.rows(({"next": at} for at in shown["next"]), ("next",), empty=empty)
-
-
-def fire(client: "sdk.Client", given: argparse.Namespace) -> dict[str, object]:
-    """Post a schedule's message now."""
-    return {"message_id": client.schedules.fire(given.name)}

@@ -54,8 +54,9 @@ def add_commands(subparsers: Leaves) -> None:
     log = add_leaf(verbs, "log", show_log, "list the last attempts to deliver", "queue", "id")
     text = "list what could not be delivered, instead"
     log.add_argument("--failed", action="store_true", help=text)
-    retry = add_call(verbs, "retry", retry_delivery, "deliver again", "queue", "id")
-    retry.add_argument("delivery", help="the id of a failed delivery, or of a message")
+    retry = add_call(verbs, "retry", "retry_delivery", "deliver again", "queue", "id")
+    text = "the id of a failed delivery, or of a message"
+    retry.add_argument("delivery_id", metavar="delivery", help=text)
     text = "deliver again what the queue still has"
     again = add_call(verbs, "replay", replay, text, "queue", "id")
     again.add_argument("--from", dest="since", type=instant, metavar="TIME", help="posted since")
@@ -101,11 +102,6 @@ def show_log(client: "sdk.Client", arguments: argparse.Namespace, output: Output
         return
     attempts = client.deliveries(arguments.queue, arguments.id)
     output.rows(map(as_row, attempts), _ATTEMPTS, empty="No attempts yet.")
-
-
-def retry_delivery(client: "sdk.Client", given: argparse.Namespace) -> None:
-    """Deliver again."""
-    client.retry_delivery(given.queue, given.id, given.delivery)
 
 
 def replay(client: "sdk.Client", given: argparse.Namespace) -> dict[str, object]:

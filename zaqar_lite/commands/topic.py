@@ -4,12 +4,13 @@ import argparse
 from contextlib import suppress
 
 from zaqar_lite.commands import sdk
-from zaqar_lite.commands.argument_types import json_object, json_or_text, pairs
+from zaqar_lite.commands.argument_types import json_object, json_or_text
 from zaqar_lite.commands.base_command import (
     Leaves,
     add_call,
     add_delete,
     add_duration,
+    add_headers,
     add_leaf,
     add_list,
     add_noun,
@@ -44,10 +45,10 @@ def add_commands(subparsers: Leaves) -> None:
         empty="No subscriptions of {topic}.",
     )
     posting = add_leaf(verbs, "post", post, "post a message to all who subscribe", "topic")
-    posting.add_argument("body", help="JSON, or else a string")
+    posting.add_argument("body", type=json_or_text, help="JSON, or else a string")
     add_duration(posting, "--ttl", "how long it lives, such as 1h or 2d")
     add_duration(posting, "--delay", "how long until it can be claimed, such as 30s or 5m")
-    posting.add_argument("--header", action="append", default=[], metavar="KEY=VALUE")
+    add_headers(posting)
     made = add_call(verbs, "subscribe", subscribe, "subscribe a queue, or a receiver", "topic")
     made.add_argument("subscriber", metavar="queue:NAME|URL")
     add_duration(made, "--ttl", "how long the subscription lives")
@@ -91,10 +92,9 @@ def show(client: "sdk.Client", given: argparse.Namespace, output: Output) -> Non
 
 def post(client: "sdk.Client", given: argparse.Namespace, output: Output) -> None:
     """Post a message; tell a person when nobody subscribes, because nobody gets it then."""
-    headers = pairs(given.header, "--header") or None
-    body = json_or_text(given.body)
     topic = _topic(given)
-    made = client.post(topic, body, ttl=given.ttl, delay=given.delay, headers=headers)
+    options = {"ttl": given.ttl, "delay": given.delay, "headers": given.headers}
+    made = client.post(topic, given.body, **options)
     output.record({"id": made})
     if output.as_json:
         return

@@ -101,7 +101,7 @@ def _print(looks: Iterator[Look], output: Output) -> Look:
             print("zaqar-lite: the server is back", file=sys.stderr, flush=True)
         if look.note and look.note != last.note:
             print(f"zaqar-lite: {look.note}", file=sys.stderr, flush=True)
-        output.rows(look.rows, (), empty="")
+        output.rows(look.rows, ())
         sys.stdout.flush()
         last = look
     return last

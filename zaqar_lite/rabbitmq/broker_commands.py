@@ -30,6 +30,7 @@ from zaqar_lite.client.base_client import DEFAULT_URL
 from zaqar_lite.domain.errors import Invalid, Unavailable
 from zaqar_lite.environment import client_value
 from zaqar_lite.rabbitmq import amqp, cancellations
+from zaqar_lite.rabbitmq.commands import say
 from zaqar_lite.rabbitmq.drift import Kind
 from zaqar_lite.rabbitmq.management import Management
 from zaqar_lite.rabbitmq.messages import for_zaqar
@@ -40,10 +41,8 @@ from zaqar_lite.rabbitmq.publisher import Publisher
 from zaqar_lite.rabbitmq.relay import Relay, RelayOptions
 from zaqar_lite.rabbitmq.topology import Topology, bits_for
 
-Say = Callable[..., None]
 
-
-def apply(arguments: argparse.Namespace, topology: Topology, say: Say) -> int:
+def apply(arguments: argparse.Namespace, topology: Topology) -> int:
     """Create what is missing; over the management API each change is printed.
 
     The exit code is 2 when delays are wrong all the same: a policy, a foreign binding, a consumer.
@@ -79,7 +78,7 @@ async def _declare(url: str, topology: Topology) -> None:
         await amqp.declare(connection, topology)
 
 
-def verify(arguments: argparse.Namespace, topology: Topology, say: Say) -> int:
+def verify(arguments: argparse.Namespace, topology: Topology) -> int:
     """Print all differences from the topology; 2 if they may make delays wrong."""
     with Management(arguments.management_url, vhost=arguments.vhost) as management:
         findings = management.verify(topology)
@@ -94,7 +93,7 @@ def verify(arguments: argparse.Namespace, topology: Topology, say: Say) -> int:
     return 2 if drift else 0
 
 
-def remove(arguments: argparse.Namespace, topology: Topology, say: Say) -> int:
+def remove(arguments: argparse.Namespace, topology: Topology) -> int:
     """Delete the topology; a dry run lists the messages in it."""
 
     async def work() -> None:
@@ -113,7 +112,7 @@ def remove(arguments: argparse.Namespace, topology: Topology, say: Say) -> int:
     return 0
 
 
-def migrate(arguments: argparse.Namespace, old: Topology, say: Say) -> int:
+def migrate(arguments: argparse.Namespace, old: Topology) -> int:
     """Move the messages of one topology to another; 2 if some could not be moved."""
     unit_ms = arguments.to_unit_ms or old.unit_ms
     bits = arguments.to_bits or bits_for(arguments.to_max_delay, unit_ms=unit_ms)
@@ -134,7 +133,7 @@ def migrate(arguments: argparse.Namespace, old: Topology, say: Say) -> int:
     return 2 if done.left else 0
 
 
-def publish(arguments: argparse.Namespace, topology: Topology, say: Say) -> int:
+def publish(arguments: argparse.Namespace, topology: Topology) -> int:
     """Publish one message and print its id."""
     try:
         body = json.loads(sys.stdin.read() if arguments.body == "-" else arguments.body)
@@ -169,7 +168,7 @@ def publish(arguments: argparse.Namespace, topology: Topology, say: Say) -> int:
     return 0
 
 
-def cancel(arguments: argparse.Namespace, topology: Topology, say: Say) -> int:
+def cancel(arguments: argparse.Namespace, topology: Topology) -> int:
     """Cancel a waiting message."""
 
     async def work() -> None:
@@ -182,7 +181,7 @@ def cancel(arguments: argparse.Namespace, topology: Topology, say: Say) -> int:
     return 0
 
 
-def relay(arguments: argparse.Namespace, topology: Topology, say: Say) -> int:
+def relay(arguments: argparse.Namespace, topology: Topology) -> int:
     """Relay until SIGTERM or SIGINT, then finish the posts in progress."""
     if arguments.destination not in topology.targets:
         raise Invalid(f"there is no destination {arguments.destination!r} here")
@@ -191,11 +190,11 @@ def relay(arguments: argparse.Namespace, topology: Topology, say: Say) -> int:
         say(f"would relay queue {source} to {_goal(arguments)}")
         return 0
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    asyncio.run(_relay(arguments, topology, say))
+    asyncio.run(_relay(arguments, topology))
     return 0
 
 
-async def _relay(arguments: argparse.Namespace, topology: Topology, say: Say) -> None:
+async def _relay(arguments: argparse.Namespace, topology: Topology) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -9,6 +9,7 @@ import logging
 import sys
 import uuid
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -29,6 +30,8 @@ from zaqar_lite.rabbitmq.topology import (
 OK, FAILED, DRIFT = 0, 1, 2
 
 Command = Callable[[argparse.Namespace, Topology], int]
+say = partial(print, sep="\n", flush=True)
+"""Prints lines at once."""
 
 
 def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -230,7 +233,7 @@ def _on_broker(name: str) -> Command:
 
     def run(arguments: argparse.Namespace, topology: Topology) -> int:
         commands = import_module("zaqar_lite.rabbitmq.broker_commands")
-        code: int = getattr(commands, name)(arguments, topology, _say)
+        code: int = getattr(commands, name)(arguments, topology)
         return code
 
     return run
@@ -246,19 +249,11 @@ def _run(command: Command, arguments: argparse.Namespace) -> int:
             raise
         _complain(f"this needs the package {error.name}: pip install 'zaqar-lite[rabbitmq]'")
         return DRIFT
-    except Invalid as error:
-        _complain(str(error))
-        return DRIFT
     except BrokenPipeError:
         raise  # `main` knows what to do
     except (ZaqarLiteError, OSError) as error:
         _complain(str(error))
-        return FAILED
-
-
-def _say(*lines: str) -> None:
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
-    sys.stdout.flush()
+        return DRIFT if isinstance(error, Invalid) else FAILED
 
 
 def _complain(text: str) -> None:
@@ -267,7 +262,7 @@ def _complain(text: str) -> None:
 
 def _plan(_: argparse.Namespace, topology: Topology) -> int:
     longest = seconds(topology.maximum, topology.unit_ms)
-    _say(
+    say(
         f"{topology.bits} bits of {topology.unit_ms} ms: delays of 0..{longest} s, "
         f"{topology.queue_type} queues, {topology.anchor}-anchored keys",
         f"{len(topology.exchanges)} exchanges, {len(topology.queues)} queues, "
@@ -276,16 +271,16 @@ def _plan(_: argparse.Namespace, topology: Topology) -> int:
         f"{'exchange':<24}{'decides':>8}{'bindings':>10}  queue before it, and its time to live",
     )
     sources = [binding.source for binding in topology.bindings]
-    _say(f"{topology.ingest:<24}{topology.bits:>8}{sources.count(topology.ingest):>10}")
+    say(f"{topology.ingest:<24}{topology.bits:>8}{sources.count(topology.ingest):>10}")
     for level in topology.levels:
         name = topology.level_exchange(level)
         wait = seconds(2**level, topology.unit_ms)
         before = f"{topology.level_queue(level)}, {wait} s"
-        _say(f"{name:<24}{level:>8}{sources.count(name):>10}  {before}")
-    _say(f"{topology.end:<24}{'-':>8}{sources.count(topology.end):>10}", "")
+        say(f"{name:<24}{level:>8}{sources.count(name):>10}  {before}")
+    say(f"{topology.end:<24}{'-':>8}{sources.count(topology.end):>10}", "")
     for destination, queue in topology.targets.items():
-        _say(f"destination {destination!r} -> queue {queue}")
-    _say(f"no route -> queue {topology.parking}", f"never to be posted -> queue {topology.failed}")
+        say(f"destination {destination!r} -> queue {queue}")
+    say(f"no route -> queue {topology.parking}", f"never to be posted -> queue {topology.failed}")
     return OK
 
 
@@ -294,7 +289,7 @@ def _explain(arguments: argparse.Namespace, topology: Topology) -> int:
     path = topology.path(arguments.delay)
     units = topology.units(arguments.delay)
     exact = seconds(units, topology.unit_ms)
-    _say(
+    say(
         f"delay        {exact} s = {units} units of {topology.unit_ms} ms = binary {units:b}",
         f"publish to   {topology.ingest}",
         f"routing key  {key}",
@@ -304,11 +299,9 @@ def _explain(arguments: argparse.Namespace, topology: Topology) -> int:
     for hop in path:
         waited += hop.wait_ms
         until = seconds(waited, 1)
-        _say(
-            f"  {hop.exchange} -> queue {hop.queue}, {seconds(hop.wait_ms, 1)} s (until {until} s)"
-        )
+        say(f"  {hop.exchange} -> queue {hop.queue}, {seconds(hop.wait_ms, 1)} s (until {until} s)")
     last = f"{path[-1].queue}.done" if path else topology.ingest
-    _say(f"  {last} -> {topology.end} -> queue {topology.targets[arguments.destination]}")
+    say(f"  {last} -> {topology.end} -> queue {topology.targets[arguments.destination]}")
     return OK
 
 
@@ -317,7 +310,7 @@ def _export(arguments: argparse.Namespace, topology: Topology) -> int:
     if arguments.format == "terraform":
         directory = output or Path("rabbitmq-delay")
         for name in exports.write_terraform(directory, topology, dry_run=arguments.dry_run):
-            _say(str(directory / name))
+            say(str(directory / name))
         return OK
     texts: dict[str, Callable[[], str]] = {
         "definitions": lambda: json.dumps(exports.definitions(topology), indent=2) + "\n",
@@ -330,5 +323,5 @@ def _export(arguments: argparse.Namespace, topology: Topology) -> int:
     else:
         if not arguments.dry_run:
             output.write_text(text, encoding="utf-8")
-        _say(str(output))
+        say(str(output))
     return OK

@@ -69,7 +69,13 @@ def for_zaqar(
     Raises:
         Invalid: Zaqar could never take the message: found now, not in years.
     """
-    _check_for_zaqar(project, queue, message_id, ttl)
+    _check_place(project, queue)
+    if not _KEY.fullmatch(message_id):
+        raise Invalid(f"a message id is 1..{MAX_IDEMPOTENCY_KEY} printable ASCII characters")
+    if type(ttl) is not int or not MIN_MESSAGE_TTL <= ttl <= LIMITS.max_message_ttl:
+        raise Invalid(
+            f"a ttl is {MIN_MESSAGE_TTL}..{LIMITS.max_message_ttl} seconds from delivery, not {ttl}"
+        )
     try:
         data = json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
     except (TypeError, ValueError) as error:
@@ -93,18 +99,12 @@ def for_zaqar(
     )
 
 
-def _check_for_zaqar(project: str, queue: str, message_id: str, ttl: int) -> None:
-    """Refuse now what the server would refuse when the message is due."""
+def _check_place(project: str, queue: str) -> None:
+    """Refuse a project or a queue that the server would refuse."""
     if not _PROJECT.fullmatch(project):
         raise Invalid(f"a project is up to 256 printable ASCII characters, not {project!r}")
     if not is_queue_name(queue):
         raise Invalid(f"a queue's name is 1..64 letters, digits, '_', '-' and '.', not {queue!r}")
-    if not _KEY.fullmatch(message_id):
-        raise Invalid(f"a message id is 1..{MAX_IDEMPOTENCY_KEY} printable ASCII characters")
-    if type(ttl) is not int or not MIN_MESSAGE_TTL <= ttl <= LIMITS.max_message_ttl:
-        raise Invalid(
-            f"a ttl is {MIN_MESSAGE_TTL}..{LIMITS.max_message_ttl} seconds from delivery, not {ttl}"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +126,8 @@ class ZaqarMessage:
             Invalid: something that can never be posted; the text says what.
         """
         queue = str(message.headers.get(QUEUE, ""))
-        if not is_queue_name(queue):
-            raise Invalid(f"the header {QUEUE} names no queue: {queue!r}")
         project = str(message.headers.get(PROJECT, "default"))
-        if not _PROJECT.fullmatch(project):
-            raise Invalid(f"the header {PROJECT} is no project: {project!r}")
+        _check_place(project, queue)
         if not message.message_id:
             raise Invalid("the message has no message id")
         forward = {

@@ -101,7 +101,7 @@ class BrowseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return one range for each queue of a batch, which keeps the order within a queue."""
         before, after = self._markers(start), self._markers(end)
         return [
-            QueueRange(queue, before.get(queue) or None, marker, _counts(end).get(queue, 0))
+            QueueRange(queue, before.get(queue) or None, marker, end["counts"].get(queue, 0))
             for queue, marker in after.items()
             if marker != before.get(queue, "")
         ]
@@ -172,9 +172,7 @@ class BrowseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _markers(self, offset: dict[str, Any]) -> dict[str, str]:
         """Return the markers of an offset by queue; a queue that has none begins at its start."""
-        markers: dict[str, str] | None = offset.get("markers")
-        if markers is None:  # an offset of a version in which a stream had one queue
-            markers = {offset["queue"]: offset["marker"]}
+        markers: dict[str, str] = offset["markers"]
         for queue in markers:
             if queue not in self._queues and self._options.queue_pattern is None:
                 raise OptionError(
@@ -182,8 +180,3 @@ class BrowseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     f"{', '.join(self._queues)}: give every query a checkpoint of its own."
                 )
         return markers
-
-
-def _counts(offset: dict[str, Any]) -> dict[str, int]:
-    counts: dict[str, int] | None = offset.get("counts")
-    return {offset["queue"]: offset["count"]} if counts is None else counts

@@ -21,6 +21,7 @@ from zaqar_lite.client import (
     Auth,
     Client,
     KeystoneAuth,
+    Resend,
     RetryPolicy,
     ServerWarning,
     SignedAuth,
@@ -115,10 +116,11 @@ class Options(Struct, frozen=True, kw_only=True, rename="camel"):
         """Return the options that name a credential; more than one is a contradiction."""
         return tuple(filter(None, (self.key_file, self.signed_file, self.cloud)))
 
-    def client(self) -> Client:
+    def client(self, *, on_retry: Callable[[Resend], object] | None = None) -> Client:
         """Open a client; it belongs to the process that opened it, never to a pickled object.
 
-        Its `page_size` is the option's, or 200 where the server allows so many.
+        Its `page_size` is the option's, or 200 where the server allows so many; `on_retry` is told
+        of each request that is sent again.
 
         Raises:
             OptionError: a file that proves who asks can't be read.
@@ -149,7 +151,7 @@ class Options(Struct, frozen=True, kw_only=True, rename="camel"):
         )
         return open_client(
             page_size=self.page_size or _page_size(self.endpoint, open_client),
-            retries=_retries(self.retry_timeout),
+            retries=_retries(self.retry_timeout, on_retry),
         )
 
 
@@ -181,11 +183,6 @@ def parse(given: Mapping[str, str]) -> Options:
     typed: dict[str, object] = {**values, "endpoint": endpoint}
     typed["queues"] = _split(next(filter(None, queues), ""))
     typed["columns"] = _split(values.get("columns", ""))
-    if "keys" in values:
-        # The first version had true and false.
-        typed["keys"] = {"true": "rows", "false": "none"}.get(
-            values["keys"].lower(), values["keys"].lower()
-        )
     for name in ("reportPath", "rejectPath"):
         if name in values:
             typed[name] = _local_path(name, values[name])
@@ -252,7 +249,7 @@ def _check(options: Options) -> None:
         )
 
 
-def _retries(seconds: float) -> RetryPolicy:
+def _retries(seconds: float, on_retry: Callable[[Resend], object] | None = None) -> RetryPolicy:
     """Return a policy that keeps trying for about so many seconds on average.
 
     The first tries come sooner than an interactive client's: a task's other requests wait behind
@@ -263,7 +260,7 @@ def _retries(seconds: float) -> RetryPolicy:
     while waited < seconds:
         waited += min(cap, base * 2 ** min(attempts - 1, 30)) / 2
         attempts += 1
-    return RetryPolicy(attempts=attempts, base=base)
+    return RetryPolicy(attempts=attempts, base=base, on_retry=on_retry)
 
 
 @functools.cache

@@ -33,10 +33,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from zaqar_lite.client import BadRequest, Client, NewMessage, Rejected, Unreachable
+from zaqar_lite.client import BadRequest, Client, NewMessage, Rejected, Resend
 from zaqar_lite.client.base_client import chunks
-from zaqar_lite.client.calls import Request, Response
-from zaqar_lite.client.transports import Transport
 from zaqar_lite.spark.messages import InvalidRow, Messages, Row, check
 from zaqar_lite.spark.options import OptionError, Options
 
@@ -53,9 +51,8 @@ class Written(WriterCommitMessage):
     """What one task did: of its `rows` each is stored, a duplicate, or rejected.
 
     `duplicates` are those that the server had already, from an earlier try or another row.
-    `refused` tells of the first rows that were refused: the key (null without keys) and why.
-    `first_post` and `last_post` are when its first POST was sent and its last answer came, in
-    seconds since 1970; None where nothing was sent.
+    `refused` tells of the first rows that were refused: the key (null without keys) and why;
+    `retries` are requests that were sent again.
     """
 
     rows: int = 0
@@ -67,48 +64,7 @@ class Written(WriterCommitMessage):
     retries: int = 0
     seconds: float = 0.0
     attempt: int = 0
-    first_post: float | None = None
-    last_post: float | None = None
     refused: list[dict[str, str | None]] = field(default_factory=list)
-
-
-class CountedTransport:
-    """Count repeated requests, and note when posting began and ended; threads share it.
-
-    Attributes:
-        first: when the first POST was sent, in seconds since 1970; None before.
-        last: when the last answer to a POST came.
-    """
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-        self._failures: list[None] = []
-        self.first: float | None = None
-        self.last: float | None = None
-
-    @property
-    def failures(self) -> int:
-        """Requests without an answer, or with one that asks to try again."""
-        return len(self._failures)
-
-    def send(self, base: str, request: Request) -> Response:
-        """Send a request through the transport below."""
-        if self.first is None and request.method == "POST":
-            self.first = time.time()
-        try:
-            response = self._transport.send(base, request)
-        except Unreachable:
-            self._failures.append(None)
-            raise
-        if request.method == "POST":
-            self.last = time.time()
-        if response.status in {429, 503}:
-            self._failures.append(None)
-        return response
-
-    def close(self) -> None:
-        """Close the transport below."""
-        self._transport.close()
 
 
 class SharedRateLimit:
@@ -207,8 +163,11 @@ class Sender:
             )
         context = TaskContext.get()
         run = _micro_batch(self.run_id, context) if self._streaming else self.run_id
-        with self.options.client() as client:
-            return _Task(self, client, run, context).send(batches)
+        resent: list[Resend] = []
+        with self.options.client(on_retry=resent.append) as client:
+            written = _Task(self, client, run, context).send(batches)
+        written.retries = len(resent)
+        return written
 
     def report(self, messages: Sequence[WriterCommitMessage | None], batch: int = 0) -> None:
         """Append a line of JSON with the totals of all tasks to the file `reportPath`.
@@ -221,17 +180,11 @@ class Sender:
             return
         totals: Counter[str] = Counter(batch=batch)
         tasks = [dataclasses.asdict(one) for one in messages if isinstance(one, Written)]
-        first = [one.pop("first_post") for one in tasks]
-        last = [one.pop("last_post") for one in tasks]
         refused = [row for one in tasks for row in one.pop("refused")]
         for task in tasks:
             totals.update(task)
-        instants = {
-            "first_post": min((at for at in first if at is not None), default=None),
-            "last_post": max((at for at in last if at is not None), default=None),
-        }
         with Path(self.options.report_path).open("a") as file:
-            file.write(json.dumps({**totals, **instants, "refused": refused}) + "\n")
+            file.write(json.dumps({**totals, "refused": refused}) + "\n")
 
 
 class _Task:
@@ -249,7 +202,6 @@ class _Task:
 
     def send(self, batches: Iterator[pa.RecordBatch]) -> Written:
         started, written = time.monotonic(), self._written
-        self._client.transport = transport = CountedTransport(self._client.transport)
         made = Messages(self._options, self._scope)
         rows = (made.of(batch, self._refuse) for batch in batches)
         if self._sender.by_queue:
@@ -260,8 +212,6 @@ class _Task:
             everything = (message for few in rows for _, message in few)
             self._post(self._options.queue, everything, self._scope)
         written.rows = written.stored + written.duplicates + written.rejected
-        written.retries = transport.failures
-        written.first_post, written.last_post = transport.first, transport.last
         written.seconds = time.monotonic() - started
         return written
 

@@ -22,11 +22,11 @@ from zaqar_lite.client import arguments, serialization
 from zaqar_lite.client.base_client import BaseClient
 from zaqar_lite.client.calls import Call
 from zaqar_lite.client.endpoints import claims, jobs, messages, queues
-from zaqar_lite.client.endpoints.requests import queue_path, tell
+from zaqar_lite.client.endpoints.requests import queue_path
 from zaqar_lite.client.errors import BadRequest, ClaimLost, Refused, ServerWarning, ZaqarError
 from zaqar_lite.client.models import Job, Message, NewMessage, RawBody
 from zaqar_lite.client.posting import Batcher, PostOptions
-from zaqar_lite.client.steps import Page, Pages, Sleep, Steps, listing, method
+from zaqar_lite.client.steps import Page, Pages, Steps, listing, method
 from zaqar_lite.client.termination import ToTheEnd
 
 T = TypeVar("T")
@@ -38,10 +38,6 @@ Batch = Sequence[tuple[Message, bytes]]
 CLAIM_TTL = 60
 RENEW_AFTER = CLAIM_TTL / 2
 COUNTED = messages.Selection(details=True, raw=True)
-LOOK_EVERY = 0.2
-"""Seconds between two looks at the server's job."""
-NO_SUCH_ROUTE = frozenset({404, 405, 501})
-"""How a server answers that has no jobs."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -223,18 +219,10 @@ class DeadLetters(BaseClient):
         try:
             job = yield from self._exchange(jobs.begin(queue_path(queue, "redrives"), order))
         except Refused as error:
-            if error.status in NO_SUCH_ROUTE and not isinstance(options.where, str):
+            if error.status in jobs.NO_SUCH_ROUTE and not isinstance(options.where, str):
                 return None
             raise
-        try:
-            while not job.is_over:
-                yield Sleep(LOOK_EVERY)
-                job = yield from self._exchange(jobs.look(job.path))
-        except BaseException:
-            with contextlib.suppress(ZaqarError):  # this error must not hide the other
-                yield from self._exchange(tell("DELETE", job.path))
-            raise
-        return told(job, dry_run=options.dry_run)
+        return told((yield from jobs.finish(self, job)), dry_run=options.dry_run)
 
 
 def _pages(client: BaseClient, queue: str, source: str | None, *, raw: bool) -> Pages[Message]:

@@ -1,16 +1,22 @@
 """Jobs, by which the server acts on many messages."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from zaqar_lite.client.base_client import BaseClient
 from zaqar_lite.client.calls import Call, Request, Response
 from zaqar_lite.client.endpoints.requests import JSON_TYPE, ask, queue_path, tell
+from zaqar_lite.client.errors import ZaqarError
 from zaqar_lite.client.models import Job
 from zaqar_lite.client.serialization import document, dumps, reader
-from zaqar_lite.client.steps import Steps, method
+from zaqar_lite.client.steps import Sleep, Steps, method
 
 _JOB = reader(Job)
+LOOK_EVERY = 0.2
+"""Seconds between two looks at a job."""
+NO_SUCH_ROUTE = frozenset({404, 405, 501})
+"""How a server answers that has no jobs."""
 
 
 class Jobs(BaseClient):
@@ -45,6 +51,14 @@ class Jobs(BaseClient):
         return self._exchange(look(path))
 
     @method
+    def wait_for_job(self, job: Job) -> Steps[Job]:
+        """Wait until a job is over, and return it; an error or a cancellation meanwhile cancels it.
+
+        What it has done by then stays done.
+        """
+        return finish(self, job)
+
+    @method
     def cancel_job(self, path: str) -> Steps[None]:
         """Cancel a job; what it has done already stays done."""
         return self._exchange(tell("DELETE", path))
@@ -64,3 +78,16 @@ def begin(path: str, order: Mapping[str, Any]) -> Call[Job]:
 def look(path: str) -> Call[Job]:
     """Ask how far a job is."""
     return ask("GET", path, lambda found: _JOB({**found, "path": path}))
+
+
+def finish(client: BaseClient, job: Job) -> Steps[Job]:
+    """Look at a job until it is over; cancel it where that is interrupted."""
+    try:
+        while not job.is_over:
+            yield Sleep(LOOK_EVERY)
+            job = yield from client._exchange(look(job.path))
+    except BaseException:
+        with suppress(ZaqarError):  # this error must not hide the other
+            yield from client._exchange(tell("DELETE", job.path))
+        raise
+    return job

@@ -7,8 +7,6 @@ which the server recognises, and then deleted. What the filter leaves, and what 
 stays in the queue.
 """
 
-import contextlib
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +15,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, concat, expr, lit
 
-from zaqar_lite.client import Client, Held, NotFound, Refused
+from zaqar_lite.client import Client, Held, Refused
+from zaqar_lite.client.endpoints.jobs import NO_SUCH_ROUTE
 from zaqar_lite.client.models import Job
 from zaqar_lite.spark.claims import Renewal, claim_messages, delete_claimed, release_claims
 from zaqar_lite.spark.jobs.target import Summary, Target
@@ -25,8 +24,6 @@ from zaqar_lite.spark.options import OptionError, Options, parse
 from zaqar_lite.spark.rows import COLUMNS, SCHEMA, to_batch
 
 _SHOWN = 20
-_POLL = 0.2  # seconds between two looks at the server's job
-_NO_SUCH_ROUTE = {404, 405, 501}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,18 +118,10 @@ def _run_server_job(client: Client, queue: str, order: dict[str, Any]) -> Job | 
     try:
         job = client.start_redrive(queue, **order)
     except Refused as error:
-        if error.status in _NO_SUCH_ROUTE:
+        if error.status in NO_SUCH_ROUTE:
             return None
         raise
-    try:
-        while not job.is_over:
-            time.sleep(_POLL)
-            job = client.get_job(job.path)
-    except BaseException:
-        with contextlib.suppress(NotFound):  # over already
-            client.cancel_job(job.path)
-        raise
-    return job
+    return client.wait_for_job(job)
 
 
 def _summary_of(job: Job) -> Summary:

@@ -53,8 +53,7 @@ class Target:
     def write(self, rows: DataFrame, *, told: int = 20, **options: object) -> Summary:
         """Post rows; return what the tasks did, added up.
 
-        `posting_seconds` is the time from the first POST to the last answer; `refused` tells keys
-        and reasons of the first `told` rows that were refused.
+        `refused` tells keys and reasons of the first `told` rows that were refused.
         """
         given = {name: str(value) for name, value in options.items() if value is not None}
         with tempfile.TemporaryDirectory() as place:
@@ -65,5 +64,4 @@ class Target:
         done = json.loads(line)
         names = ("rows", "stored", "duplicates", "rejected", "batches", "bytes", "retries")
         summary = {name: done.get(name, 0) for name in names}
-        seconds = (done["last_post"] or 0) - (done["first_post"] or 0)
-        return {**summary, "posting_seconds": round(seconds, 3), "refused": done["refused"][:told]}
+        return {**summary, "refused": done["refused"][:told]}
