@@ -112,6 +112,14 @@ async def test_few_ids_are_put_back_at_once(api: Api) -> None:
     await api.expect(200, "GET", f"{LETTERS}/messages/{second}")
 
 
+async def test_many_ids_are_acted_on_by_a_job(api: Api) -> None:
+    ids = await delayed(api, *[None] * 130)
+    job = await run(api, "delayed/cancel", {"ids": [*ids, "0" * 32]})
+    assert (job["state"], job["total"]) == ("completed", 131)
+    assert (job["done"], job["refused"]) == (130, {"gone": 1})
+    assert await bodies(api) == []
+
+
 async def test_a_letter_goes_back_three_times_unless_somebody_insists(api: Api) -> None:
     for count in range(4):
         if count:

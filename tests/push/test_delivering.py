@@ -94,6 +94,18 @@ async def test_sends_upstreams_document_signed(api: Api) -> None:
         verify(came.headers, came.body + b" ", secret)
 
 
+async def test_who_subscribed_to_a_queue_gets_the_copies_in_it(api: Api) -> None:
+    filtered = {"_filter": "colour = 'red'", "_default_message_ttl": 120}
+    await api.call("PUT", "/v2/queues/red", filtered)
+    async with Receiver() as receiver:
+        document = {"subscriber": receiver.url}
+        await api.expect(201, "POST", "/v2/queues/red/subscriptions", document)
+        await api.post({"body": "other"}, {"body": "red", "headers": {"colour": "red"}})
+        (came,) = await receiver.wait(1)
+    told = (came.document["body"], came.document["queue_name"], came.document["ttl"])
+    assert told == ("red", "red", 120)
+
+
 async def test_an_encrypted_queue_delivers_what_was_posted_and_keeps_it_sealed(
     make_api: MakeApi,
     tmp_path: Path,

@@ -17,11 +17,12 @@ from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.service import records
 from zaqar_lite.service.jobs import runner as job_runner
 from zaqar_lite.service.jobs.bulk import Choice, Job, JobAct, Order
-from zaqar_lite.service.jobs.jobs import RUNNING, Jobs, running_name
+from zaqar_lite.service.jobs.jobs import KEPT, RUNNING, Jobs, running_name
 from zaqar_lite.service.jobs.runner import JobRunner
 from zaqar_lite.storage.registry import create_stores
 
 pytestmark = pytest.mark.anyio
+MINUTE = 60_000
 
 
 @pytest.mark.parametrize(
@@ -110,6 +111,30 @@ async def test_a_job_that_can_not_be_read_holds_up_no_other(held: Held) -> None:
     put = held.jobs.management.put_record
     await put(RUNNING, held.queue.project, name, b'{"act": "of a later version"}', expected=0)
     assert (await held.ended(held.job)).state == "completed"
+
+
+async def test_the_last_twenty_jobs_of_a_kind_are_kept() -> None:
+    one, queue = Composed(), QueueRef("p", "letters")
+    jobs, made = one.jobs(), []
+    for _ in range(KEPT + 1):
+        made.append((await jobs.begin(queue, JobAct.REDRIVE, ORDER)).id)
+        async for work in jobs.running():
+            work.value.complete()
+            await jobs.end(work)
+        one.clock.advance(1)
+    kept = await jobs.list_jobs(queue, JobAct.REDRIVE)
+    assert [job.id for job in kept] == made[:0:-1]
+
+
+async def test_a_process_knows_for_some_seconds_that_another_serves_requests() -> None:
+    one = Composed()
+    jobs = one.jobs()
+    await jobs.note_requests("one")
+    assert (await jobs.has_others("one"), await jobs.has_others("two")) == (False, True)
+    await jobs.note_requests("two")
+    assert await jobs.has_others("one")
+    one.clock.advance(MINUTE)
+    assert not await jobs.has_others("three")
 
 
 async def test_messages_that_take_long_to_match_are_looked_at_in_steps() -> None:

@@ -206,11 +206,11 @@ class DrainWorker(BackgroundWorker):
                     frozen[entry.place.group][queue] = entry
             elif entry.place.pool == drain.pool:
                 waiting.append(queue)
-            elif await self._forget_keys(work, queue, entry):
-                drain.queues -= 1
+            else:
+                await self._forget_keys(work, queue, entry)
         self._rest = (time.monotonic() - begun) * _ROUNDS_REST
         for group in frozen.values():
-            drain.queues -= await self._move(work, group)
+            await self._move(work, group)
         count = sum(map(len, frozen.values()))
         # Those of the server itself move with their queues, or last.
         for queue in sorted(waiting, key=is_internal):
@@ -304,22 +304,22 @@ class DrainWorker(BackgroundWorker):
 
     # -- messages --
 
-    async def _move(self, work: Held[Drain], group: Mapping[QueueRef, Entry]) -> int:
-        """Move the messages of a frozen group as far as that goes now; answer how many thawed."""
+    async def _move(self, work: Held[Drain], group: Mapping[QueueRef, Entry]) -> None:
+        """Move the messages of a frozen group as far as that goes now."""
         pool, now = work.value.pool, self._clock.now_ms()
         places = [entry.place for entry in group.values()]
         since = max(place.since for place in places)
         if now < since + self.wait * 1000:
-            return 0
+            return
         whole = await self._group_of(next(iter(group)), pool)
         if whole.keys() - group.keys():  # a crash came before all were frozen
             await self._freeze({**whole, **group}, pool)
-            return 0
+            return
         try:
             old, new = await self.messages.pool(pool), await self.messages.pool(places[0].to)
         except Unavailable as exc:
             work.value.problem = exc.shown
-            return 0
+            return
         is_sealed = all(place.sealed for place in places)
         for queue in group:
             async for found in self._movable(old, queue, held=is_sealed):
@@ -333,15 +333,12 @@ class DrainWorker(BackgroundWorker):
                 work.value.problem = work.value.problem or _HELD
                 if not is_sealed and now >= since + HELD_MS:
                     await self._seal(group)
-                return 0
-        thawed = 0
+                return
         for queue, entry in group.items():
             keys_in = pool if (await old.find_idempotency_keys(queue)).are_any else None
             place = Place(places[0].to, keys_in=keys_in)
             await self._placements.write(queue, place, entry.version)
             work.value.problem = work.value.problem if keys_in is None else _KEYS
-            thawed += keys_in is None
-        return thawed
 
     async def _seal(self, group: Mapping[QueueRef, Entry]) -> None:
         """Refuse from now on what the holders of claims do."""
@@ -407,14 +404,13 @@ class DrainWorker(BackgroundWorker):
             await self._carry(work, queue, await self._as_moved(old, queue, found), old, new)
         work.value.batch = None
 
-    async def _forget_keys(self, work: Held[Drain], queue: QueueRef, entry: Entry) -> bool:
-        """Note that the old pool remembers no key of a queue; answer whether that is so."""
+    async def _forget_keys(self, work: Held[Drain], queue: QueueRef, entry: Entry) -> None:
+        """Note that the old pool remembers no key of a queue, where that is so."""
         old = await self.messages.pool(work.value.pool)
         if (await old.find_idempotency_keys(queue)).are_any:
             work.value.problem = _KEYS
-            return False
+            return
         await self._placements.write(queue, Place(entry.place.pool), entry.version)
-        return True
 
     async def _carry_redriven(self, record: Record) -> None:
         """Carry redriven messages from where they wait to their target."""
