@@ -27,15 +27,15 @@ class Size(NamedTuple):
 
 SIZES = {
     "domain": Size(3_400, 3_000),
-    "service": Size(14_050, 11_000),
+    "service": Size(14_000, 11_000),
     "api, server, top level": Size(11_400, 8_800),
-    "storage": Size(23_800, 20_800),
+    "storage": Size(23_850, 20_800),
     "client": Size(7_800, 7_400),
     "commands": Size(3_700, 3_200),
     "ui": Size(1_950, 1_200),
     "spark": Size(3_600, 3_200),
     "rabbitmq": Size(2_900, 2_600),
-    "store": Size(800, 500),
+    "store": Size(850, 500),
     "sqs": Size(1_600, 1_600),
     "bench, push, openstack": Size(1_700, 1_900),
 }

@@ -126,23 +126,6 @@ async def test_bytes_are_those_of_the_bodies(make_api: MakeApi) -> None:
         assert (await usage(api))["bytes"] == 1_000
 
 
-async def test_posts_that_store_nothing_change_no_count(make_api: MakeApi) -> None:
-    """Else a project would seem to have small messages only, and could store far more bytes."""
-    quotas = {"bytes": 10_000, "messages": 100}
-    async with make_api(quotas=quotas) as api:
-        small = {"messages": [{"body": 1, "ttl": 300}]}
-        await api.call("POST", "messages", small, Idempotency_Key="same")
-        for _ in range(30):
-            await api.expect(201, "POST", "messages", small, Idempotency_Key="same")
-            timed = {"messages": [{"body": 1, "deliver_at": "2030-01-01T00:00:00Z"}]}
-            await api.expect(400, "POST", "messages", timed)
-        await api.post(*({"body": "x" * 1_000, "ttl": 300} for _ in range(8)))
-        usage = (await api.http.get("/v2/quota")).json()["usage"]
-        assert (usage["messages"], usage["bytes"]) == (9, 8_017)
-        big = {"messages": [{"body": "x" * 2_000, "ttl": 300}]}
-        await api.expect(403, "POST", "messages", big)
-
-
 async def test_requests_that_wait_are_bounded(make_api: MakeApi) -> None:
     async with make_api(quotas={"waiters": 1}) as api:
         await api.post({"body": 1})

@@ -322,7 +322,8 @@ class ReferenceMessages:
         claimed = sum(entry.is_in(State.LEASED, now) for entry in queue.entries)
         shown = [entry.show(now) for entry in queue.entries]
         oldest, newest = (shown[0], shown[-1]) if shown else (None, None)
-        return Stats(len(shown) - delayed - claimed, delayed, claimed, oldest, newest)
+        size = sum(len(one.body) for one in shown)
+        return Stats(len(shown) - delayed - claimed, delayed, claimed, oldest, newest, bytes=size)
 
     # -- changing, and handing out --
 

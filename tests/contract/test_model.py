@@ -552,7 +552,8 @@ class Comparison(RuleBasedStateMachine):
                     None if end is None or name == "dead" else side.messages.add(end.id)
                     for end in (stats.oldest, stats.newest)
                 ]
-                found.append((stats.ready, stats.delayed, stats.claimed, messages, ends))
+                counts = (stats.ready, stats.delayed, stats.claimed, stats.bytes)
+                found.append((counts, messages, ends))
             return found
 
         self.both(act)

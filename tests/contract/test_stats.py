@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.contract.subject import MINUTE, QueueUnderTest, texts
+from tests.contract.subject import MINUTE, QueueUnderTest, ack, encode, give_back, texts
 from zaqar_lite.domain.errors import Unsupported
 from zaqar_lite.domain.models import Claimed, QueueRef
 from zaqar_lite.storage.base import MAX_EXAMINED
@@ -13,6 +13,7 @@ pytestmark = pytest.mark.anyio
 async def test_an_empty_queue_counts_nothing(queue: QueueUnderTest) -> None:
     stats = await queue.stats()
     assert (stats.ready, stats.delayed, stats.claimed, stats.total) == (0, 0, 0, 0)
+    assert stats.bytes == 0
     assert stats.oldest is None
     assert stats.newest is None
 
@@ -150,3 +151,32 @@ async def test_ten_thousand_lapsed_leases_are_counted_as_ready(queue: QueueUnder
     before = getattr(queue.stores.messages, "examined", 0)
     assert await queue.counts() == (count - kept, 0, kept)
     assert getattr(queue.stores.messages, "examined", 0) - before <= MAX_EXAMINED
+
+
+async def test_bytes_are_those_of_all_bodies_whatever_becomes_of_their_messages(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    async def shown(*bodies: str) -> None:
+        texts_left = {one.ref: await one.bodies() for one in (queue, other)}
+        assert sorted(texts_left[queue.ref] + texts_left[other.ref]) == sorted(bodies)
+        for one in (queue, other):
+            size = sum(len(encode(text)) for text in texts_left[one.ref])
+            assert (await one.stats()).bytes == size
+
+    first, second, *_ = await queue.post("a", "bb", "ccc", "dddd", "eeeee")
+    later, _ = await queue.post("f" * 6, "g" * 7, delay=10 * MINUTE)
+    await queue.post("h" * 8, ttl=MINUTE)
+    await shown("a", "bb", "ccc", "dddd", "eeeee", "f" * 6, "g" * 7, "h" * 8)
+    await queue.settle(await queue.claim_id(2), ack(first), give_back(second))
+    assert texts((await queue.pop(1)).messages) == ["bb"]
+    await queue.edit(later, text="edited")
+    await shown("ccc", "dddd", "eeeee", "edited", "g" * 7, "h" * 8)
+    await queue.release(await queue.claim_id(1))
+    await queue.claim(1, dead_letter=other.as_dead_letter_queue(1))
+    await shown("ccc", "dddd", "eeeee", "edited", "g" * 7, "h" * 8)
+    assert await other.bodies() == ["ccc"]
+    queue.advance(2 * MINUTE)
+    await queue.delete(later)
+    await shown("ccc", "dddd", "eeeee", "g" * 7)
+    await queue.purge()
+    await shown("ccc")

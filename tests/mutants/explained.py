@@ -74,7 +74,7 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
     ): "A queue is read as one with priorities, where all have the same.",
     (
         "zaqar_lite/service/quotas/quota_usage.py",
-        "if not self.added or self.took > _QUICK:",
+        "if not self.added.messages or self.took > _QUICK:",
         ">=",
     ): "A measured time that is the bound to the last bit of a float.",
     (

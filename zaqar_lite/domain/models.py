@@ -361,6 +361,8 @@ class Stats:
     oldest: Message | None = None
     newest: Message | None = None
     ready_since: int | None = None
+    bytes: int = 0
+    """The sizes of the bodies, as they are stored."""
 
     @property
     def total(self) -> int:

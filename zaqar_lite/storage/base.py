@@ -337,7 +337,7 @@ class MessageStore(Store):
 
     @abstractmethod
     async def stats(self, queue: QueueRef, /) -> Stats:
-        """Count the live messages by state; find the oldest and the newest by position."""
+        """Count the live messages by state, and their bytes; find the oldest and the newest."""
 
     @abstractmethod
     def nonempty_queues(self) -> AsyncIterator[QueueRef]:

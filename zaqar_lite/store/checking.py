@@ -19,7 +19,10 @@ class Lost(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """A column that counts other rows, those that have this row's `key` in their column `of`."""
+    """A column that counts other rows, or adds up something of them.
+
+    They are those that have this row's `key` in their column `of`.
+    """
 
     table: str
     column: str
@@ -27,11 +30,12 @@ class Kept(NamedTuple):
     rows: str
     of: str
     shown: str
+    adds: str = "count(*)"
 
     @property
     def counted(self) -> str:
         """The right numbers, by key."""
-        return f"SELECT {self.of} AS of, count(*) AS found FROM {self.rows} GROUP BY {self.of}"
+        return f"SELECT {self.of} AS of, {self.adds} AS found FROM {self.rows} GROUP BY {self.of}"
 
 
 _NO_QUEUE = "queue NOT IN (SELECT number FROM queue UNION ALL SELECT number FROM garbage)"
@@ -42,6 +46,9 @@ _POSITION = "(SELECT ifnull(max(position), 0) FROM entry)"
 _VERSION = "(SELECT ifnull(max(version), 0) FROM queue)"
 LOST = (
     Lost("entry", "body NOT IN (SELECT number FROM body)", "have no body", "DELETE FROM entry"),
+    Lost("entry", "size != (SELECT length(body) FROM body WHERE number = entry.body)",
+         "are of another size than their bodies",
+         "UPDATE entry SET size = (SELECT length(body) FROM body WHERE number = entry.body)"),
     Lost("entry", "has_attempts AND id NOT IN (SELECT id FROM attempts)",
          "miss their attempts", "UPDATE entry SET has_attempts = 0"),
     Lost("entry", "state = 2 AND ifnull(claim, x'') NOT IN (SELECT id FROM claim)",
@@ -69,6 +76,7 @@ KEPT = (
     Kept("queue", "delayed", "content", "entry WHERE state = 1", "queue", _NAME),
     Kept("queue", "leased", "content", "entry WHERE state = 2", "queue", _NAME),
     Kept("queue", "parked", "content", "entry WHERE state = 3", "queue", _NAME),
+    Kept("queue", "bytes", "content", "entry", "queue", _NAME, "sum(size)"),
     Kept("queue", "keys", "number", "idempotency", "queue", _NAME),
     Kept("queue", "ended", "number", "history", "queue", _NAME),
     Kept("claim", "held", "id", "entry WHERE state = 2", "claim", "hex(id)"),

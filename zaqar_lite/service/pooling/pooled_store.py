@@ -433,6 +433,7 @@ def _sum_of(found: Sequence[Stats]) -> Stats:
         min(ends, key=lambda message: message.position, default=None),
         max(ends, key=lambda message: message.position, default=None),
         min(since, default=None),
+        sum(one.bytes for one in found),
     )
 
 

@@ -28,7 +28,7 @@ key of a queue is `project/name` (a name has no slash). `<prefix>` is a setting,
     k    position               w   wakes at: when 1 is due (`d`), 2 and 4 lapse, 5 has waited
     n    claim counter          cid, cu, ct, cs  last claim, its client, ttl and start
     f    failure counter        ca, l  when it was handed out last, and how that ended (null: not)
-    b    body, byte for byte    t   ttl       e  expires    c  created
+    b    body, byte for byte    z   its size  t  ttl    e  expires    c  created
     u    client id              d   delayed until: the spec's `d`; never read on a normal queue
     h    headers [[name, text]] o   origin of a dead letter
     a    attempts, each a list of its fields    x   mark of the call that changed it last
@@ -38,7 +38,7 @@ Popped messages (4) are in no queue any more: their pop is about to delete them.
 
     _id       read, edit, delete and take by id
     position  unique (q, k) partial: k   list everything; clear
-    live      (q, s, k, e, w)            candidates of a claim; list by state; count
+    sized     (q, s, k, e, w, z)         candidates of a claim; list by state; count, add up bytes
     waking    (q, s, w, k) partial: w    due delays and lapsed claims of a queue; what is delayed
     due       (s, w) partial: w          the same over all queues, for the sweep
     claim     (q, cid) partial: cid      what a claim holds, which is all there is of a claim

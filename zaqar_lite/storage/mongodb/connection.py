@@ -147,7 +147,7 @@ class Connection:
         self.counted = self.listed.with_options(read_preference=ReadPreference.PRIMARY)
         create = self._configuration.create_indexes
         await indexes.prepare(self.queues, indexes.QUEUES, create=create)
-        await indexes.prepare(self.messages, indexes.MESSAGES, create=create)
+        await indexes.prepare(self.messages, indexes.MESSAGES, create=create, replaced="live")
         await indexes.prepare(self.keys, indexes.KEYS, create=create)
         await indexes.prepare(collection("writers"), indexes.WRITERS, create=create)
         self.sessions = SessionPool(collection("writers"))

@@ -72,6 +72,7 @@ def _document(  # noqa: PLR0917 - the fields
         "k": Int64(position),
         "s": states.READY,
         "b": body,
+        "z": len(body),
         "u": client_id,
     }
     if headers is not None:

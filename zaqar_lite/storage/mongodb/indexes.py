@@ -34,7 +34,7 @@ QUEUES: Sequence[IndexModel] = (
 )
 MESSAGES: Sequence[IndexModel] = (
     _index("position", "q", "k", unique=True, **_only(k=_EXISTS)),
-    _index("live", "q", "s", "k", "e", "w"),
+    _index("sized", "q", "s", "k", "e", "w", "z"),
     _index("waking", "q", "s", "w", "k", **_only(w=_EXISTS)),
     _index("due", "s", "w", **_only(w=_EXISTS)),
     _index("claim", "q", "cid", **_only(cid=_EXISTS)),
@@ -57,11 +57,16 @@ _CONFLICTS = frozenset({67, 85, 86})
 
 
 async def prepare(
-    collection: AsyncCollection[Document], indexes: Sequence[IndexModel], *, create: bool
+    collection: AsyncCollection[Document],
+    indexes: Sequence[IndexModel],
+    *,
+    create: bool,
+    replaced: str = "",
 ) -> None:
     """Create the indexes that are missing, or only check that they are there.
 
-    Without one the server would be slow, or two messages could get the same position.
+    Without one the server would be slow, or two messages could get the same position. `replaced`
+    is an index of earlier versions, which goes once the others are there.
 
     Raises:
         ConfigurationError: an index is missing, or another one has its name or its keys.
@@ -77,6 +82,8 @@ async def prepare(
                 f"Collection {collection.name}: an index differs from what is needed; drop it and "
                 f"start again. The server says: {told}"
             ) from exc
+        if replaced in await collection.index_information():
+            await collection.drop_index(replaced)
         return
     existing = {index["name"]: index for index in await (await collection.list_indexes()).to_list()}
     for document in (model.document for model in indexes):

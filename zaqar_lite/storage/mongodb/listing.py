@@ -177,9 +177,15 @@ class Listing(StorePart):
             self._connection.listed,
             [
                 {"$match": live},
-                {"$group": {"_id": {"$cond": [is_awake, states.READY, "$s"]}, "n": {"$sum": 1}}},
+                {
+                    "$group": {
+                        "_id": {"$cond": [is_awake, states.READY, "$s"]},
+                        "n": {"$sum": 1},
+                        "z": {"$sum": "$z"},
+                    }
+                },
             ],
-            hint="live",
+            hint="sized",
         )
         counts, oldest, newest = await asyncio.gather(
             counting, self._end(live, 1), self._end(live, -1)
@@ -196,12 +202,13 @@ class Listing(StorePart):
             None if oldest is None else to_message(oldest, state.now),
             None if newest is None else to_message(newest, state.now),
             since,
+            sum(document["z"] for document in counts),
         )
 
     async def _ready_since(self, state: QueueState, first: Document | None) -> int | None:
         """Since when the first ready message is ready; `first` is that message where known."""
         found = first or await self._connection.listed.find_one(
-            {**state.live, "s": states.READY}, {"k": 1, "d": 1}, sort=[("k", 1)], hint="live"
+            {**state.live, "s": states.READY}, {"k": 1, "d": 1}, sort=[("k", 1)], hint="sized"
         )
         if found is not None:
             since = max(int(found["k"]) // 1000, int(found.get("d", 0)))
@@ -236,7 +243,7 @@ class Listing(StorePart):
         buckets = {"groupBy": "$k", "buckets": count, "output": {"last": {"$max": "$k"}}}
         stages = [{"$match": state.live}, {"$project": {"_id": 0, "k": 1}}]
         cursor = await self._connection.listed.aggregate(
-            [*stages, {"$bucketAuto": buckets}], hint="live", allowDiskUse=True
+            [*stages, {"$bucketAuto": buckets}], hint="sized", allowDiskUse=True
         )
         return [bucket["last"] for bucket in await cursor.to_list()]
 

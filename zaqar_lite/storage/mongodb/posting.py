@@ -277,7 +277,7 @@ class Posting(StorePart):
 
     async def _count_live(self, batch: _Batch, state: QueueState, bound: Bound) -> None:
         if bound is state.messages:
-            live = await self._connection.messages.count_documents(state.live, hint="live")
+            live = await self._connection.messages.count_documents(state.live, hint="sized")
             until = state.now
         else:
             live, until = await self._keys.count(state)  # until the oldest key ends

@@ -109,7 +109,7 @@ class Readiness:
         first, *others = [_last_ready(queue) for queue in queues]
         messages = self._connection.messages
         unions = [{"$unionWith": {"coll": messages.name, "pipeline": other}} for other in others]
-        found = await read_all(messages, [*first, *unions], hint="live")
+        found = await read_all(messages, [*first, *unions], hint="sized")
         return {queue_of(document["q"]): document["k"] for document in found}
 
 

@@ -107,7 +107,7 @@ class Transitions(NamedTuple):
         due = int(document["w"]) if document["s"] == states.DELAYED else 0
         due, expires = edited(edit, Deadlines(due, int(document["e"])), self.state.now)
         if edit.body is not None:
-            document["b"] = edit.body
+            document["b"], document["z"] = edit.body, len(edit.body)
         if edit.ttl_ms is not None:
             document["t"], document["e"] = Int64(edit.ttl_ms), DatetimeMS(expires)
         if edit.delay_ms is not None:

@@ -52,7 +52,8 @@ _TOGETHER = b"t"
 """What the name of a record of several idempotency keys begins with; earlier versions wrote it."""
 _UNKNOWN = bytes(16)
 _PLACES = ", ".join("?" * 23)
-INSERT_ENTRY = f"INSERT OR IGNORE INTO entry VALUES ({_PLACES})"
+INSERT_ENTRY = f"""INSERT OR IGNORE INTO entry
+    VALUES ({_PLACES}, (SELECT length(body) FROM body WHERE number = ?16))"""
 _SCRATCH = """
 CREATE TABLE logged (
   id INTEGER PRIMARY KEY,
@@ -80,9 +81,11 @@ CREATE TABLE consumers (
 _COUNTS = """
 UPDATE body SET holders = c.holders
   FROM (SELECT body, count(*) AS holders FROM entry GROUP BY body) c WHERE number = c.body;
-UPDATE queue SET ready = c.ready, delayed = c.delayed, leased = c.leased, parked = c.parked
+UPDATE queue SET ready = c.ready, delayed = c.delayed, leased = c.leased, parked = c.parked,
+  bytes = c.bytes
   FROM (SELECT queue, sum(state = 0) AS ready, sum(state = 1) AS delayed,
-               sum(state = 2) AS leased, sum(state = 3) AS parked FROM entry GROUP BY queue) c
+               sum(state = 2) AS leased, sum(state = 3) AS parked, sum(size) AS bytes
+        FROM entry GROUP BY queue) c
   WHERE content = c.queue;
 UPDATE queue SET keys = c.keys
   FROM (SELECT queue, count(*) AS keys FROM idempotency GROUP BY queue) c WHERE number = c.queue;
@@ -400,7 +403,7 @@ class Loading:
         claims: int, claim: bytes | None, claimed_at: int, is_shared: bool, client: str | None,
         headers: str | None, origin: str | None,
     ) -> Sequence[Any]:  # fmt: skip
-        """A row of the table `entry`; `shown` is the number that stands for the id."""
+        """A row of the table `entry`, without its size; `shown` is the number of its id."""
         kept = self.kept_ids.get(shown)
         group = None if headers is None else group_of(json.loads(headers))
         return (

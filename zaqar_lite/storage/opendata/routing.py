@@ -26,7 +26,7 @@ from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRef
 from zaqar_lite.storage.opendata.format import CodecError, keys, records
 from zaqar_lite.storage.opendata.loading import INSERT_ENTRY, Loading
 from zaqar_lite.storage.sql.database import Database
-from zaqar_lite.storage.sql.entries import DELAYED, READY
+from zaqar_lite.storage.sql.entries import DELAYED, READY, first_of
 
 logger = logging.getLogger(__name__)
 _CHUNK = 1_000
@@ -196,6 +196,8 @@ def _route(db: Database, loading: Loading, router: Router, rows: Sequence[Logged
                 origin=None,
             )  # fmt: skip
             db.execute(INSERT_ENTRY, row)
+            size = "SELECT length(body) FROM body WHERE number = ?"
+            queue.bytes += first_of(db, size, (logged.number,))
             queue.expiry_at = min(queue.expiry_at, expires)
             if is_delayed:
                 queue.delayed += 1

@@ -209,12 +209,13 @@ class RedisMessageStore(Connected[Connection], Posting, Claiming):
 
     async def stats(self, queue: QueueRef) -> Stats:
         """Count the live messages; see the seam."""
-        _, now, ready, delayed, claimed, *ends = await self._runner.run(
+        _, now, ready, delayed, claimed, size, *ends = await self._runner.run(
             queue, "stats", repeatable=True
         )
         oldest, newest, *first = read_messages(ends, 0, now) or (None, None)
         since = max(first[0].created_at, first[0].delay_expires_at or 0) if first else None
-        return Stats(ready, delayed, claimed, oldest, newest, since and min(now, since))
+        since = since and min(now, since)
+        return Stats(ready, delayed, claimed, oldest, newest, since, size)
 
     def nonempty_queues(self) -> AsyncIterator[QueueRef]:
         """Name the queues that the sweep will visit: all that hold something; see the seam."""

@@ -31,7 +31,7 @@ MESSAGE = """e.position, e.id, b.body, e.ttl, e.created, e.expires, e.state, e.u
 """The columns that `message_of` takes, of an entry `e` and its body `b`."""
 MESSAGES = f"SELECT {MESSAGE} FROM entry e"
 _ENTRY = """position, id, state, priority, due, until, expires, ttl, created, claims, failures,
-    claim, claimed_at, last_end, body, is_shared, has_attempts, client, origin"""
+    claim, claimed_at, last_end, body, size, is_shared, has_attempts, client, origin"""
 
 decode_headers = json.loads
 decode_origin = msgspec.json.Decoder(Origin).decode
@@ -57,6 +57,7 @@ class Entry(NamedTuple):
     claimed_at: int
     last_end: int | None
     body: int
+    size: int
     is_shared: int
     has_attempts: int
     client: str
@@ -190,6 +191,7 @@ def delete(db: "Database", queue: Queue, entries: Collection[Entry]) -> None:
             f"DELETE FROM entry WHERE queue = ? AND position IN ({text})",
             (queue.content, *values),
         )
+    queue.bytes -= sum(entry.size for entry in entries)
     delete_bodies(db, entries)
 
 

@@ -64,6 +64,7 @@ def enter(db: Database, ref: QueueRef, arrivals: Sequence[Arrival]) -> None:
             queue.parked += 1
             queue.parked_at = min(queue.parked_at, until)
         queue.expiry_at = min(queue.expiry_at, message.expires_at)
+        queue.bytes += len(message.body)
         group, origin = group_of(message.headers), message.origin
         ended = message.attempts[-1].outcome if message.attempts else Ended.FAILED
         rows.append((
@@ -73,7 +74,7 @@ def enter(db: Database, ref: QueueRef, arrivals: Sequence[Arrival]) -> None:
             int(bool(message.attempts)), message.client_id or "",
             None if message.headers is None else json.dumps(message.headers),
             None if group is None else group.encode(errors="surrogatepass"),
-            None if origin is None else entries.encode(origin).decode(),
+            None if origin is None else entries.encode(origin).decode(), len(message.body),
         ))  # fmt: skip
     db.executemany(
         "INSERT INTO body VALUES (?, 1, ?)",
@@ -82,8 +83,8 @@ def enter(db: Database, ref: QueueRef, arrivals: Sequence[Arrival]) -> None:
     db.executemany(
         "INSERT INTO entry (queue, position, id, state, priority, due, until, expires, ttl,"
         " created, claims, failures, claim, claimed_at, last_end, body, is_shared, moved,"
-        " has_attempts, client, headers, message_group, origin)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, 0, ?, ?, 0, 1, ?, ?, ?, ?, ?)",
+        " has_attempts, client, headers, message_group, origin, size)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, 0, ?, ?, 0, 1, ?, ?, ?, ?, ?, ?)",
         rows,
     )
     queue.ready += ready

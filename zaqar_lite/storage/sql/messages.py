@@ -247,7 +247,13 @@ def _edit(db: Database, ref: QueueRef, wanted: Edit) -> Message:
                 f"The body of message {message_id} can't be changed: other queues hold it too."
             )
         db.execute("UPDATE body SET body = ? WHERE number = ?", (wanted.body, entry.body))
+        db.execute(
+            "UPDATE entry SET size = ? WHERE queue = ? AND position = ?",
+            (len(wanted.body), queue.content, entry.position),
+        )
     db.touch(queue)
+    if wanted.body is not None:
+        queue.bytes += len(wanted.body) - entry.size
     if wanted.ttl_ms is not None:
         entries.raise_ttl(db, queue, (entry.position,), wanted.ttl_ms, expires)
     if wanted.delay_ms is not None:

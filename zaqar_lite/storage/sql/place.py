@@ -34,7 +34,7 @@ FILE_NAME = "zaqar.sqlite3"
 OLD_FILE_NAME = "queue.sqlite3"
 """The file of versions before 0.3.0, which had another format."""
 APPLICATION_ID = 0x5A51_4C54
-FORMAT = 2
+FORMAT = 3
 """The version of `schema.sql`, kept as the file's `user_version`."""
 SAFE_SQLITE = 3_051_003
 """Before 3.51.3 two connections that write or checkpoint at once can corrupt a file in WAL mode."""

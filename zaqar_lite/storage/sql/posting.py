@@ -38,8 +38,8 @@ MESSAGE, BATCH = 0, 1
 _INSERT_BODY = "INSERT INTO body VALUES (?, ?, ?)"
 _INSERT_ENTRY = """INSERT INTO entry (queue, position, id, state, priority, due, until, expires,
     ttl, created, claims, failures, claim, claimed_at, last_end, body, is_shared, moved,
-    has_attempts, client, headers, message_group, origin)
-    VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?, ?, 0, 0, NULL, 0, NULL, ?, ?, 0, 0, ?, ?, ?, NULL)"""
+    has_attempts, client, headers, message_group, origin, size)
+    VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?, ?, 0, 0, NULL, 0, NULL, ?, ?, 0, 0, ?, ?, ?, NULL, ?)"""
 
 
 class Post(Struct, frozen=True):
@@ -479,7 +479,7 @@ def insert(  # noqa: PLR0917 - a queue, what enters it, from whom and when
     db.touch(queue)
     first = db.take_positions(count, now_us)
     ids = db.new_ids(first, count)
-    delayed, expiry_at, rows = 0, queue.expiry_at, []
+    delayed, size, expiry_at, rows = 0, 0, queue.expiry_at, []
     for index, one in enumerate(new):
         position, expires, headers = first + index, now + one.ttl_ms, one.headers
         due = 0
@@ -488,13 +488,15 @@ def insert(  # noqa: PLR0917 - a queue, what enters it, from whom and when
             delayed += 1
             queue.delayed_at = min(queue.delayed_at, due)
         expiry_at = min(expiry_at, expires)
+        length = len(one.body)
+        size += length
         group = None if headers is None else group_of(headers)
         rows.append((
             content, position, bytes.fromhex(ids[index]), DELAYED if due else READY, one.priority,
             due, expires, one.ttl_ms, now, position if bodies is None else bodies[index],
             int(bodies is not None or bool(one.copies)), client_id,
             None if headers is None else json.dumps(headers),
-            None if group is None else group.encode(errors="surrogatepass"),
+            None if group is None else group.encode(errors="surrogatepass"), length,
         ))  # fmt: skip
     if bodies is not None:
         db.executemany(
@@ -509,6 +511,7 @@ def insert(  # noqa: PLR0917 - a queue, what enters it, from whom and when
     else:
         db.executemany(_INSERT_ENTRY, rows)
     queue.expiry_at = expiry_at
+    queue.bytes += size
     queue.delayed += delayed
     queue.ready += count - delayed
     if db.watched:

@@ -19,8 +19,8 @@ NEVER = 1 << 62
 MOST_IN_MEMORY = 20_000
 """Queues that stay in memory after their batch."""
 
-_COLUMNS = """number, version, metadata, exposing, content, ready, delayed, leased, parked, keys,
-    ended, sweep_at"""
+_COLUMNS = """number, version, metadata, exposing, content, ready, delayed, leased, parked, bytes,
+    keys, ended, sweep_at"""
 
 
 class Queue:
@@ -33,7 +33,7 @@ class Queue:
     """
 
     __slots__ = (
-        "content", "delayed", "delayed_at", "ended", "epoch", "expiry_at", "history_at",
+        "bytes", "content", "delayed", "delayed_at", "ended", "epoch", "expiry_at", "history_at",
         "keeps_done", "keys", "keys_at", "lease_at", "leased", "number", "parked", "parked_at",
         "ready", "record", "ref", "reserved", "version",
     )  # fmt: skip
@@ -45,7 +45,8 @@ class Queue:
         self.version = 0
         self.record: QueueRecord | None = None
         self.keeps_done = False
-        self.ready = self.delayed = self.leased = self.parked = self.keys = self.ended = 0
+        self.ready = self.delayed = self.leased = self.parked = self.bytes = 0
+        self.keys = self.ended = 0
         self.delayed_at = self.parked_at = self.lease_at = NEVER
         self.expiry_at = self.keys_at = self.history_at = NEVER
         self.epoch = self.reserved = 0
@@ -91,7 +92,7 @@ class Queue:
     def clear(self, content: int) -> None:
         """Hold nothing any more: what there was is garbage, under its old number."""
         self.content = content
-        self.ready = self.delayed = self.leased = self.parked = 0
+        self.ready = self.delayed = self.leased = self.parked = self.bytes = 0
         self.delayed_at = self.parked_at = self.lease_at = self.expiry_at = NEVER
 
     def counts(self) -> tuple[Any, ...]:
@@ -108,8 +109,8 @@ class Queue:
 
 
 _COUNTS = (
-    "content", "ready", "delayed", "leased", "parked", "keys", "ended", "epoch", "delayed_at",
-    "parked_at", "lease_at", "expiry_at", "keys_at", "history_at",
+    "content", "ready", "delayed", "leased", "parked", "bytes", "keys", "ended", "epoch",
+    "delayed_at", "parked_at", "lease_at", "expiry_at", "keys_at", "history_at",
 )  # fmt: skip
 _counts_of = attrgetter(*_COUNTS)
 
@@ -134,7 +135,8 @@ class Queues:
             return None
         number, version, metadata, exposing, content, *counts, sweep_at = row
         queue = Queue(ref, number, content)
-        queue.ready, queue.delayed, queue.leased, queue.parked, queue.keys, queue.ended = counts
+        queue.ready, queue.delayed, queue.leased, queue.parked, queue.bytes = counts[:5]
+        queue.keys, queue.ended = counts[5:]
         if version:
             queue.set_record(QueueRecord(ref, json.loads(metadata), version, bool(exposing)))
         first = NEVER if sweep_at is None else sweep_at
@@ -174,12 +176,12 @@ def write_counts(connection: apsw.Connection, queues: Iterable[Queue], now: int)
     What is due is written as due now, so that the sweep visits the other due queues first.
     """
     connection.executemany(
-        """UPDATE queue SET content = ?, ready = ?, delayed = ?, leased = ?, parked = ?, keys = ?,
-           ended = ?, sweep_at = ? WHERE number = ?""",
+        """UPDATE queue SET content = ?, ready = ?, delayed = ?, leased = ?, parked = ?, bytes = ?,
+           keys = ?, ended = ?, sweep_at = ? WHERE number = ?""",
         [
             (
-                queue.content, queue.ready, queue.delayed, queue.leased, queue.parked, queue.keys,
-                queue.ended, _sweep_at(queue, now), queue.number,
+                queue.content, queue.ready, queue.delayed, queue.leased, queue.parked, queue.bytes,
+                queue.keys, queue.ended, _sweep_at(queue, now), queue.number,
             )
             for queue in queues
         ],

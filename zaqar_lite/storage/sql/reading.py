@@ -135,6 +135,7 @@ def stats(db: Database, queue: Queue) -> Stats:
         ends[0],
         ends[1],
         _ready_since(db, queue, now, has_lapsed=lapsed > 0),
+        queue.bytes,
     )
 
 

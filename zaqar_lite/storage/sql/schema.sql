@@ -17,7 +17,7 @@ INSERT INTO counter VALUES (1, 0, 0, 0, 0);
 
 -- A queue has a row while it has a record (version > 0), messages, idempotency keys or history.
 -- `content` is the number of what it holds now: after a purge another one, so that the old
--- messages are garbage at once. The counts are kept in the same transaction as what they count;
+-- messages are garbage at once. The counts, and the bytes of all bodies, are kept in the same transaction as what they count;
 -- `sweep_at` is when the sweep finds something to do, at the earliest; null: never.
 CREATE TABLE queue (
   number INTEGER PRIMARY KEY,
@@ -33,6 +33,7 @@ CREATE TABLE queue (
   delayed INTEGER NOT NULL DEFAULT 0,
   leased INTEGER NOT NULL DEFAULT 0,
   parked INTEGER NOT NULL DEFAULT 0,
+  bytes INTEGER NOT NULL DEFAULT 0,
   keys INTEGER NOT NULL DEFAULT 0,
   ended INTEGER NOT NULL DEFAULT 0,
   sweep_at INTEGER,
@@ -55,7 +56,8 @@ CREATE TABLE project (
 -- `due` stays after the delay is over (the field `d`; 0: never delayed). `claim` is the claim that
 -- holds the message, or held it last, and `last_end` how that hand-out ended (null: it has not,
 -- or its lease lapsed and nothing has met that yet). `moved` is 1 where the id does not begin with
--- the position, `has_attempts` where it has a row in `attempts`. `body` names the body's row; with `is_shared` other entries may name it too.
+-- the position, `has_attempts` where it has a row in `attempts`. `body` names the body's row, which
+-- has `size` bytes; with `is_shared` other entries may name it too.
 CREATE TABLE entry (
   queue INTEGER NOT NULL,
   position INTEGER NOT NULL,
@@ -80,6 +82,7 @@ CREATE TABLE entry (
   headers TEXT,
   message_group BLOB,
   origin TEXT,
+  size INTEGER NOT NULL,
   PRIMARY KEY (queue, position)
 ) WITHOUT ROWID, STRICT;
 -- SQLite uses a partial index only where a query repeats its condition as it stands here; queries

@@ -229,6 +229,8 @@ def _put_into(  # noqa: PLR0917 - what goes from where to where, and when
             moved.origin, queue.content, entry.position,
         ),
     )  # fmt: skip
+    queue.bytes -= entry.size
+    target.bytes += entry.size
     target.expiry_at = min(target.expiry_at, moved.expires)
     if moved.state == DELAYED:
         target.delayed += 1

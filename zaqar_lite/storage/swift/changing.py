@@ -44,6 +44,7 @@ class Changing(Claiming):
             with self._hints.changing(container):
                 await self._keep(container, message.listed, state, lease)
                 if edit.body is not None:
+                    edited = edited.with_state(replace(state, size=len(edit.body)))
                     edited = edited._replace(content=edited.content._replace(body=edit.body))
                     await self._objects.put_message(container, edited, lease)
                 elif not await self._objects.mark_message(

@@ -120,9 +120,9 @@ def content_type(kind: str, **values: str | int) -> str:
     return f"{_TYPE}{kind}" + "".join(f";{key}={value}" for key, value in values.items() if value)
 
 
-_PARAMETERS = "e t u d n c x w s o f to from at mt y g".split()  # noqa: SIM905 - one line
+_PARAMETERS = "e t u d n c x w s o f to from at mt y g z".split()  # noqa: SIM905 - one line
 """How a content type names the fields of a `State`, in their order."""
-_NUMBERS = dict.fromkeys("etdnxsf", 10) | {"mt": 10, "at": 16}
+_NUMBERS = dict.fromkeys("etdnxsfz", 10) | {"mt": 10, "at": 16}
 _QUOTED = ("w", "y")
 
 
@@ -139,7 +139,7 @@ class State:
     copy until the original is gone: the container that the message comes from, and `move_position`
     is its position there.
 
-    `group` is the digest of the message's group.
+    `group` is the digest of the message's group, `size` the number of bytes of its body.
     """
 
     expires_at: int
@@ -159,6 +159,7 @@ class State:
     move_ttl_ms: int = 0
     move_reason: str = ""
     group: str = ""
+    size: int = 0
 
     @classmethod
     def parse(cls, text: str) -> Self:

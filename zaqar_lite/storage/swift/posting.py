@@ -294,6 +294,7 @@ def _new(message: NewMessage, message_id: str, client_id: str, now: int) -> Fetc
         poster=layout.client_digest(client_id),
         delay_expires_at=now + message.delay_ms if message.delay_ms else 0,
         group=_group_of(message.headers),
+        size=len(message.body),
     )
     return Fetched(
         Listed(layout.original_name(message_id), state), Content.of(message, client_id, now)
@@ -316,6 +317,7 @@ def _adopted(message: Message, position: int) -> Fetched:
         claim_count=message.claim_count,
         failure_count=message.failure_count,
         group=_group_of(headers),
+        size=len(message.body),
     )
     content = Content(
         message.created_at,

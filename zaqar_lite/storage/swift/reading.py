@@ -191,6 +191,7 @@ class Reading(Connected[Backend], MessageStore):
         ends: list[str] = []
         async for listed in live:
             ends[1:] = [listed.name]
+            stats.bytes += listed.state.size
             if listed.state.is_claimed(now):
                 stats.claimed += 1
             elif listed.state.is_claimed_or_parked(now) or listed.state.is_delayed(now):

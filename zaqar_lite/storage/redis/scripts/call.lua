@@ -8,8 +8,8 @@
 -- The keys of a queue. What is said to expire does so by `keep`, never before a deadline in it.
 -- queue: hash, the queue's record: version, metadata (JSON), exposing; it does not expire
 -- state: hash; last (position), horizon, due, armed (ms), ranked, returns, grouped (flags), part (the next
---     one of a post in parts), kept (the horizon that
---     the keys of claims had when a claim last let them live until then); expires
+--     one of a post in parts), kept (the horizon that the keys of claims had when a claim last let them live
+--     until then), bytes (of all bodies); expires
 -- messages: hash, position -> record: one packed string for each message (layout.py); expires
 -- tracks: hash, position -> track: what changes of a message once it was claimed or moved; expires
 -- attempts: hash, position -> hand-outs that have ended, of messages that have some; expires
@@ -38,7 +38,8 @@
 local ALWAYS, UNLESS_FULL = {'allow-oom'}, {}
 local ARGV -- of this call; the first is the offset of the clock that tests move (ms)
 local offset, clock, now -- now: milliseconds since 1970 by this server's clock, plus the offset
-local N = {last = 1, horizon = 2, due = 3, ranked = 4, returns = 5, armed = 6, part = 7, grouped = 8, kept = 9}
+local N = {last = 1, horizon = 2, due = 3, ranked = 4, returns = 5, armed = 6, part = 7, grouped = 8, kept = 9,
+  bytes = 10}
 local life -- what is noted of the queue, by the places in N of the names in `state`
 local middles -- parts of dead letters that this call has made
 local first_return -- when the first message that this call parked is ready
@@ -65,7 +66,8 @@ end
 local function operation(name, flags, checks, act)
   register(name, 'queue', flags, function()
     middles, first_return = {}, nil
-    life = call('HMGET', state, 'last', 'horizon', 'due', 'ranked', 'returns', 'armed', 'part', 'grouped', 'kept')
+    life = call('HMGET', state, 'last', 'horizon', 'due', 'ranked', 'returns', 'armed', 'part', 'grouped', 'kept',
+      'bytes')
     if life[N.part] and checks.whole then
       return {'busy'}
     end
@@ -154,6 +156,15 @@ local function take_positions(count)
   life[N.last] = first + count - 1
   call('HSET', state, 'last', life[N.last])
   return first
+end
+
+-- Note that the bodies of the queue have so many bytes more. Messages of versions that counted none may leave,
+-- so there are never less than none.
+local function add_bytes(count)
+  if count ~= 0 then
+    life[N.bytes] = string.format('%.0f', math.max(0, tonumber(life[N.bytes] or 0) + count))
+    call('HSET', state, 'bytes', life[N.bytes])
+  end
 end
 
 -- Calls with any number of values: Lua puts a few thousand on its stack at most.

@@ -9,11 +9,11 @@ local BUDGET, BYTES = 120, 1048576
 -- looked at; those that are gone; the exhausted, and how many bytes they have; whether one came unarmed.
 local function sort(positions, taken, most)
   local records, its = gather(messages, positions), tracks_of(positions)
-  local count, gone, letters, bytes = #taken.positions, {positions = {}, tracks = {}}, {}, 0
+  local count, gone, letters, bytes = #taken.positions, nothing_gone(), {}, 0
   for i, position in ipairs(positions) do
     local record, track = records[i], its[i]
     if not record or expires_of(record, track) <= now then
-      leave(gone, position, track)
+      leave(gone, position, track, record)
     elseif most_claims and track and struct.unpack('>I4', track, T.claim_count) >= most_claims then
       if not is_armed then
         return i - 1, gone, letters, bytes, true
@@ -52,7 +52,7 @@ local function take()
     leave_ready(seen == #positions and positions or {unpack(positions, 1, seen)})
     if #letters > 0 or #gone.positions > 0 then
       set_aside(letters, gone)
-      forget(gone.positions, gone.tracks)
+      forget(gone)
     end
     moved = moved + #letters
     unfit = unfit + #gone.positions
@@ -88,7 +88,7 @@ operation('claim', ALWAYS, {whole = true, version = true}, function()
   if id == '' or #taken.positions == 0 then
     answer[5] = first_return and schedule(first_return) or 0
     show_all(answer, taken, ARGV[17])
-    forget(taken.positions, taken.tracks)
+    forget(taken)
     return answer
   end
   local deadline = now + ttl
@@ -209,7 +209,7 @@ operation('settle', ALWAYS, {version = true}, function()
 
   -- Deleted messages; rows of messages that are released or become dead letters (failing); and the new
   -- lease ends of extended messages, by their places in `live`.
-  local gone, rows, extended, raised, left_claim = {positions = {}, tracks = {}}, {}, {}, {}, {count = 0}
+  local gone, rows, extended, raised, left_claim = nothing_gone(), {}, {}, {}, {count = 0}
   -- How this call ended the attempts of messages, by place; 0 for messages that have left the queue.
   local ended = {}
   local moved, first_end, last_letter, is_sorted = 0, nil, 0, true
@@ -231,7 +231,7 @@ operation('settle', ALWAYS, {version = true}, function()
     extended[i], ended[i] = nil, 0
     if what.act == 'A' then
       raised[position] = nil
-      leave(gone, position, track)
+      leave(gone, position, track, live.records[i])
       return
     end
     local row = {position = position, track = track, ending = ending_of(rest, what), record = live.records[i],

@@ -200,19 +200,24 @@ local function join_groups(positions, records)
   keep(now, {groups})
 end
 
-local function leave_groups(positions)
+local function leave_groups(positions, records)
   local members = {}
-  for i, record in ipairs(gather(messages, positions)) do
-    if record and is_grouped(record) then
-      members[#members + 1] = membership(record, positions[i])
+  for i, position in ipairs(positions) do
+    if records[i] and is_grouped(records[i]) then
+      members[#members + 1] = membership(records[i], position)
     end
   end
   apply('ZREM', groups, members)
 end
 
+-- How many bytes the body in a record has.
+local function size_in(record)
+  return #record - struct.unpack('>H', record, R.body_at)
+end
+
 -- Messages that enter the queue: lists for `enter`.
 local function new_entries()
-  return {records = {}, deadlines = {}, grouped = {}, members = {}, ready = {}, priorities = {}, delayed = {},
+  return {bytes = 0, records = {}, deadlines = {}, grouped = {}, members = {}, ready = {}, priorities = {}, delayed = {},
     ends = {}, is_plain = true}
 end
 
@@ -223,6 +228,7 @@ local function add_entry(entering, position, record, expires, d)
   local priority = flags % 2 == 1 and priority_of(record) or DEFAULT_PRIORITY
   entering.records[at], entering.records[at + 1] = position, record
   entering.deadlines[at], entering.deadlines[at + 1] = expires, position
+  entering.bytes = entering.bytes + size_in(record)
   if flags >= 4 then -- it has a group
     local last = #entering.grouped + 1
     entering.grouped[last], entering.members[last] = position, record
@@ -244,6 +250,7 @@ end
 -- Store messages, and put them into the indexes of their states. The last of them expires at `latest`.
 local function enter(entering, latest, is_first)
   apply('HSET', messages, entering.records)
+  add_bytes(entering.bytes)
   apply('ZADD', expiry, entering.deadlines)
   keep(latest, is_first and {messages, expiry} or {})
   if #entering.grouped > 0 then
@@ -264,14 +271,19 @@ local function enter(entering, latest, is_first)
   end
 end
 
--- Take messages out of the queue for good; they must have left the index of their state.
-local function forget(positions, its)
+-- Take messages out of the queue for good: positions, records and tracks; false where there is none. They must
+-- have left the index of their state.
+local function forget(gone)
+  local positions, records = gone.positions, gone.records
   if life[N.grouped] then
-    leave_groups(positions)
+    leave_groups(positions, records)
   end
-  local moved, remembered = {}, {}
+  local moved, remembered, bytes = {}, {}, 0
   for i = 1, #positions do
-    local track = its[i]
+    local track = gone.tracks[i]
+    if records[i] then
+      bytes = bytes + size_in(records[i])
+    end
     if track and origin_length(track) > 0 then
       moved[#moved + 1] = track:sub(O.message_id, O.moved_at - 1)
     end
@@ -284,6 +296,7 @@ local function forget(positions, its)
   apply('HDEL', messages, positions)
   apply('HDEL', tracks, positions)
   apply('ZREM', expiry, positions)
+  add_bytes(-bytes)
 end
 
 -- When a message expires: its track knows, where it has one.
@@ -664,11 +677,11 @@ end
 local function expire(budget)
   local positions = call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, budget)
   if #positions > 0 then
-    local its = tracks_of(positions)
+    local gone = {positions = positions, records = gather(messages, positions), tracks = tracks_of(positions)}
     leave_ready(positions)
     leave_delayed(positions)
     leave_held(positions)
-    forget(positions, its)
+    forget(gone)
   end
   return #positions
 end
@@ -677,6 +690,7 @@ end
 local function empty()
   call('UNLINK', messages, tracks, ready, ranked, aside, due, waiting, held, claims, leases, lapsed, parked,
     attempts, expiry, ids, groups)
+  call('HDEL', state, 'bytes')
 end
 
 -- Append messages to an answer: position, record and track of each, and its attempts where `details` is '1'.

@@ -113,10 +113,15 @@ local function histories_by(rows)
   return found
 end
 
--- Note what is in a queue no more, for `forget`; false stands for no track.
-local function leave(gone, position, track)
+-- What is in a queue no more, for `forget`; false stands for no track.
+local function nothing_gone()
+  return {positions = {}, records = {}, tracks = {}}
+end
+
+local function leave(gone, position, track, record)
   local at = #gone.positions + 1
   gone.positions[at], gone.tracks[at] = position, track
+  gone.records[at] = record or call('HGET', messages, position)
 end
 
 -- Put messages into the outbox: rows of position, track, reason and perhaps the record; those whose hand-out
@@ -135,7 +140,7 @@ local function set_aside(rows, gone)
   for i, row in ipairs(rows) do
     local record = row.record or call('HGET', messages, row.position)
     local track, middle = row.track, middle_of(row)
-    leave(gone, row.position, track)
+    leave(gone, row.position, track, record)
     local id = middle.has_id and track:sub(O.message_id, O.moved_at - 1)
       or row.position .. record:sub(R.randomness, R.flags - 1)
     local lifetime = start or lifetime_of(track)
@@ -178,13 +183,13 @@ local function let_go(rows, from, gone, changes)
   give_back(others, from, changes)
   local answer = set_aside(letters, gone)
   apply('ZREM', from, gone.positions)
-  forget(gone.positions, gone.tracks)
+  forget(gone)
   return answer
 end
 
 -- End the leases of `positions`, which have lapsed: each is a failure. There may be more than `budget` such.
 local function end_leases(positions, budget)
-  local rows, gone, moved, bytes, is_unarmed = {}, {positions = {}, tracks = {}}, 0, 0, false
+  local rows, gone, moved, bytes, is_unarmed = {}, nothing_gone(), 0, 0, false
   local count, lapsing = 0, failure(LAPSED, nil, false, LAPSED_TEXTS)
   for i, track in ipairs(tracks_of(positions)) do
     local position = positions[i]
@@ -273,9 +278,9 @@ operation('move', ALWAYS, {whole = true}, function()
   leave_ready(column(rows, 'position'))
   leave_held(column(rows, 'position')) -- a message whose wait is over may still be among the held
   leave_delayed(waiting_ones)
-  local gone = {positions = {}, tracks = {}}
+  local gone = nothing_gone()
   local letters = set_aside(rows, gone)
-  forget(gone.positions, gone.tracks)
+  forget(gone)
   return {'ok', now, table.concat(outcomes), unpack(letters)}
 end)
 

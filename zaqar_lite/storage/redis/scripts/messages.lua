@@ -163,6 +163,7 @@ operation('edit', UNLESS_FULL, {whole = true, version = true}, function()
   end
   local rest = record:sub(R.randomness)
   if ARGV[6] == '1' then
+    add_bytes(#ARGV[7] - size_in(record))
     rest = record:sub(R.randomness, struct.unpack('>H', record, R.body_at)) .. ARGV[7]
   end
   record = struct.pack('>I6I6I5I6', created, expires, ttl, d) .. rest
@@ -230,13 +231,13 @@ operation('delete', ALWAYS, {whole = true}, function()
   if #delayed > 0 then
     leave_delayed(delayed)
   end
-  forget(positions, found.tracks)
+  forget(found)
   return {'ok'}
 end)
 
 -- Count live messages by state; find the oldest and the newest.
 -- ARGV: 1 offset
--- Answers: 'ok', now, ready, delayed, claimed; then what `show_all` gives of the oldest and the newest,
+-- Answers: 'ok', now, ready, delayed, claimed, bytes; then what `show_all` gives of the oldest and the newest,
 -- and for the first ready one.
 operation('stats', ALWAYS, {whole = true}, function()
   local behind = catch_up_and_expire()
@@ -247,7 +248,7 @@ operation('stats', ALWAYS, {whole = true}, function()
   local waiting_again = call('ZCARD', parked)
   local answer = {'ok', now,
     call('ZCARD', ready) + call('ZCARD', aside) + call('ZCARD', lapsed),
-    call('ZCARD', waiting) + waiting_again, call('ZCARD', held) - waiting_again}
+    call('ZCARD', waiting) + waiting_again, call('ZCARD', held) - waiting_again, tonumber(life[N.bytes] or 0)}
   local shown = {}
   for _, rank in ipairs({0, -1}) do
     local best
