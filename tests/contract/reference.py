@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, cast
 
+import msgspec
+
 from zaqar_lite.domain.attempts import MAX_CLAIMS, MOVED, Ended, with_attempt
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.edits import Deadlines, edited
@@ -123,7 +125,7 @@ class Entry:
 
     def show(self, now: int, *, details: bool = False) -> Message:
         """The message as a reader sees it."""
-        return replace(
+        return msgspec.structs.replace(
             self.message,
             now=now,
             claim_id=self.holder(now),

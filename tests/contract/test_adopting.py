@@ -1,8 +1,7 @@
 """Taking in messages of another store: all that they were, under their ids, each call once."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, ack, fail, give_back, ids, new
 from zaqar_lite.domain.attempts import Ended

@@ -5,6 +5,7 @@ import logging
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import (
@@ -214,7 +215,7 @@ async def test_rates_are_of_what_came_through_since_a_queue_was_looked_at() -> N
     await counted.delete(QUEUE, [one, two], claim_ids=[held.claim_id or ""])
     settlements = [Settlement(three, Act.ACK)]
     await counted.settle(QUEUE, held.claim_id or "", settlements, retries=NO_RETRIES)
-    assert len((await counted.claim(QUEUE, request._replace(removes=True))).messages) == 4
+    assert len((await counted.claim(QUEUE, replace(request, removes=True))).messages) == 4
     minutes.now = 0.1
     assert kept.rates(QUEUE) is None
     minutes.now = 0.5

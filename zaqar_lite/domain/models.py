@@ -139,7 +139,7 @@ async def no_retries(_: QueueRef) -> RetryPolicy:
     return NO_RETRIES
 
 
-class ClaimRequest(NamedTuple):
+class ClaimRequest(Struct, frozen=True, gc=False):
     """What a claim asks for.
 
     `ttl_ms` is that of the lease; `grace_ms` how much longer its messages live at least. One that
@@ -158,7 +158,7 @@ class ClaimRequest(NamedTuple):
     removes: bool = False
 
 
-class ListQuery(NamedTuple):
+class ListQuery(Struct, frozen=True, gc=False):
     """What a listing asks for: up to `limit` messages after `marker`, up to and with `until`.
 
     `exclude_client_id` leaves out what that client posted (echo off). `version` is the queue
@@ -263,8 +263,7 @@ class Move(NamedTuple):
     reset: bool = True
 
 
-@dataclass(slots=True)
-class Message:
+class Message(Struct, gc=False):
     """A stored message as a reader sees it at `now` (the store's clock when it was read).
 
     `ttl_ms` is the current ttl; a claim may have raised it. `claim_id` is set only while a claim
@@ -296,8 +295,7 @@ class Message:
         return max(0, self.now - self.created_at)
 
 
-@dataclass(slots=True)
-class Page:
+class Page(Struct, gc=False):
     """One page of a listing: messages in order of position, and the marker of the next page.
 
     `marker` is the position of the last entry that was examined, None only when nothing was.
@@ -308,8 +306,7 @@ class Page:
     marker: int | None
 
 
-@dataclass(slots=True)
-class Claimed:
+class Claimed(Struct, gc=False):
     """The answer to a claim or a pop.
 
     `claim_id` is None when no message was handed out, and for a pop. `moved` counts the exhausted
@@ -323,8 +320,7 @@ class Claimed:
     more: bool = False
 
 
-@dataclass(slots=True)
-class Claim:
+class Claim(Struct, gc=False):
     """A live claim: its age since it was made or last renewed, its ttl and what it still holds."""
 
     id: str

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
+from msgspec.structs import replace
+
 from zaqar_lite.domain import metadata as rules
 from zaqar_lite.domain.errors import (
     Invalid,
@@ -123,8 +125,8 @@ class Queues:
                 await messages.release_delayed(queue, request.limit, version=version)
             claimed = await messages.claim(
                 queue,
-                request._replace(
-                    version=version, delay_mode=policy.delay_mode, retries=policy.retries
+                replace(
+                    request, version=version, delay_mode=policy.delay_mode, retries=policy.retries
                 ),
             )
             if claimed.moved:

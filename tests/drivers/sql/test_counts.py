@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.drivers.sql.contract_hooks import check_database
 from tests.drivers.sql.store import Store
@@ -139,7 +140,7 @@ class Chaos:
             self.claims.append((ref, claimed.claim_id, held))
 
     async def pop(self, ref: QueueRef) -> None:
-        await self.messages.claim(ref, self.request(ref)._replace(removes=True))
+        await self.messages.claim(ref, replace(self.request(ref), removes=True))
 
     async def settle(self, _: QueueRef) -> None:
         if not self.claims:

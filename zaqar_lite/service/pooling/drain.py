@@ -24,10 +24,11 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from zaqar_lite.domain import metadata as rules
 from zaqar_lite.domain.clock import Clock
@@ -343,7 +344,7 @@ class DrainWorker(BackgroundWorker):
     async def _seal(self, group: Mapping[QueueRef, Entry]) -> None:
         """Refuse from now on what the holders of claims do."""
         for queue, entry in group.items():
-            place = msgspec.structs.replace(entry.place, sealed=True, since=self._clock.now_ms())
+            place = replace(entry.place, sealed=True, since=self._clock.now_ms())
             await self._placements.write(queue, place, entry.version)
 
     async def _movable(

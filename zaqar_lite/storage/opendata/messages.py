@@ -1,10 +1,9 @@
 """The message store: that of the tables, where RFC 0001's records or their engine ask for more."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from hashlib import sha256
 
-from msgspec import structs
+from msgspec.structs import replace
 
 from zaqar_lite.domain.models import (
     Claimed,
@@ -55,7 +54,7 @@ class OpenDataMessageStore(SqlMessageStore):
         kept = [
             one
             if one.idempotency_key is None
-            else structs.replace(one, idempotency_key=_kept(one.idempotency_key))
+            else replace(one, idempotency_key=_kept(one.idempotency_key))
             for one in messages
         ]
         key = None if batch_key is None else _kept(batch_key)
@@ -72,7 +71,7 @@ class OpenDataMessageStore(SqlMessageStore):
     async def claim(self, queue: QueueRef, request: ClaimRequest) -> Claimed:
         if request.limit <= MOST_TAKEN:
             return await super().claim(queue, request)
-        found = await super().claim(queue, request._replace(limit=MOST_TAKEN))
+        found = await super().claim(queue, replace(request, limit=MOST_TAKEN))
         return replace(found, more=True) if len(found.messages) == MOST_TAKEN else found
 
     async def purge(self, queue: QueueRef) -> None:

@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from zaqar_lite.domain.errors import QueueChanged, Unavailable
 from zaqar_lite.domain.ids import are_message_ids, is_claim_id, is_message_id, new_claim_id
@@ -87,7 +88,7 @@ class Claiming(MessageStore):
             elif not await self._runner.try_to_arm(queue, note):
                 return replace(first, more=True)
             limit = request.limit - len(first.messages)
-            left = request._replace(limit=limit)
+            left = replace(request, limit=limit)
             rest, _ = await self._take_once(queue, claim_id, left, again=True)
         except (Unavailable, QueueChanged):
             if not first.messages:

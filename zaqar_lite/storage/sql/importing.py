@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from zaqar_lite.domain.attempts import Ended
 from zaqar_lite.domain.groups import group_of
