@@ -10,6 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import anyio
+import httpx
 import orjson
 import pytest
 
@@ -142,3 +144,29 @@ def test_nothing_is_received_for_a_client_that_has_gone() -> None:
             QueueUrl=url, WaitTimeSeconds=5, AttributeNames=["ApproximateReceiveCount"]
         )["Messages"]
         assert message["Attributes"]["ApproximateReceiveCount"] == "1"
+
+
+@pytest.mark.parametrize("path", ["/", "/v2/queues/jobs/messages"])
+async def test_a_receive_waits_whatever_its_path_says(path: str) -> None:
+    with ServerProcess("memory://", "--sqs") as server:
+        async with httpx.AsyncClient(base_url=server.url) as http:
+
+            async def ask(operation: str, **document: Any) -> Any:
+                named = {"x-amz-target": f"AmazonSQS.{operation}"}
+                content = orjson.dumps({"QueueUrl": "http://x/demo/jobs", **document})
+                answer = await http.post(path, content=content, headers=named, timeout=30)
+                assert answer.status_code == 200, answer.text
+                return answer.json()
+
+            made = await ask("CreateQueue", QueueName="jobs")
+            account = made["QueueUrl"].split("/")[3]
+            url = f"http://x/{account}/jobs"
+            async with anyio.create_task_group() as group:
+
+                async def receive() -> None:
+                    found = await ask("ReceiveMessage", QueueUrl=url, WaitTimeSeconds=20)
+                    assert [one["Body"] for one in found["Messages"]] == ["x"]
+
+                group.start_soon(receive)
+                await anyio.sleep(0.1)
+                await ask("SendMessage", QueueUrl=url, MessageBody="x")

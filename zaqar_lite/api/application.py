@@ -70,6 +70,10 @@ class Dialect(Protocol):
         """Find out who sends a request that was read, and what it asks of which queue."""
         ...
 
+    def answers_at_once(self, head: Head) -> bool | None:
+        """Whether a request is probably answered without waiting; None if it is not of these."""
+        ...
+
     def to_response(self, error: Exception, request: Request) -> Response:
         """Answer an error in the protocol's form."""
         ...
@@ -210,6 +214,8 @@ class Application:
         """
         if not self._is_quick or b"wait=" in head.query_string:
             return False
+        if self.dialect is not None and (found := self.dialect.answers_at_once(head)) is not None:
+            return found
         return head.path.startswith(NAMING) and ("/messages" in head.path or "/claims" in head.path)
 
     async def _answer_elsewhere(self, request: Request) -> Response | None:

@@ -21,6 +21,7 @@ TRACE_HEADER = f"{TRACE}:System"
 _NAME = re.compile(
     rf"(?!(?i:aws\.|amazon\.)|{GROUP_HEADER}$|\.)(?!.*\.\.)[A-Za-z0-9_.-]{{1,256}}(?<!\.)"
 )
+_GROUP_ID = re.compile(r"[!-~]{1,128}")
 _TYPE = re.compile(r"(String|Number|Binary)(\.[^\x00-\x1f\x7f]{1,240})?")
 _NUMBER = re.compile(r"[+-]?(\d{1,38}(\.\d{0,38})?|\.\d{1,38})([eE][+-]?\d{1,3})?", re.ASCII)
 _NOT_ALLOWED = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -49,24 +50,31 @@ def check_text(text: str) -> None:
 
 
 def headers_of(
-    attributes: Mapping[str, Attribute] | None, system: Mapping[str, Attribute] | None
-) -> dict[str, str]:
-    """The headers that keep the attributes of a message.
+    attributes: Mapping[str, Attribute] | None,
+    system: Mapping[str, Attribute] | None,
+    group: str | None,
+) -> dict[str, str] | None:
+    """The headers that keep the attributes of a message, and its group; None where it has neither.
 
     Raises:
-        SqsError: an attribute is wrong.
+        SqsError: one of them is wrong.
     """
-    attributes = attributes or {}
-    if len(attributes) > MAX_ATTRIBUTES:
-        raise invalid(f"A message has up to {MAX_ATTRIBUTES} attributes.")
+    if not (attributes or system) and group is None:
+        return None
     headers = {}
-    for name, one in attributes.items():
+    if attributes and len(attributes) > MAX_ATTRIBUTES:
+        raise invalid(f"A message has up to {MAX_ATTRIBUTES} attributes.")
+    for name, one in (attributes or {}).items():
         header = name if one.data_type == _STRING else f"{name}:{one.data_type}"
         headers[header] = _checked(name, one)
     for name, one in (system or {}).items():
         if name != TRACE or one.data_type != _STRING:
             raise invalid(f"The only message system attribute is {TRACE}, a String.")
         headers[TRACE_HEADER] = _checked(name, one)
+    if group is not None:
+        if _GROUP_ID.fullmatch(group) is None:
+            raise invalid("MessageGroupId has 1 to 128 letters, digits and punctuation marks.")
+        headers[GROUP_HEADER] = group
     return headers
 
 

@@ -5,6 +5,7 @@ What is done to one message is done as in a batch of one, of which the only outc
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,8 +15,8 @@ import orjson
 
 from zaqar_lite.api.long_polling import Polling
 from zaqar_lite.api.request import Response
-from zaqar_lite.domain.errors import Forbidden, Invalid
-from zaqar_lite.domain.groups import GROUP_HEADER, check_group, group_of
+from zaqar_lite.domain.errors import Forbidden
+from zaqar_lite.domain.groups import group_of
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import Message, QueueRef
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
@@ -32,7 +33,7 @@ from zaqar_lite.sqs.attributes import (
     md5_of,
     md5_of_attributes,
 )
-from zaqar_lite.sqs.errors import SqsError, invalid, missing, unsupported
+from zaqar_lite.sqs.errors import SqsError, invalid, missing, no_queue, unsupported
 from zaqar_lite.sqs.protocol import Call, QueueForm, check_range, done, operation
 from zaqar_lite.sqs.queues import MAX_VISIBILITY, MAX_WAIT, VISIBILITY, QueueOperations
 from zaqar_lite.sqs.receipts import Receipt, Receipts
@@ -104,34 +105,32 @@ class MessageOperations:
 
     async def _send(self, call: Call[Any], entries: Sequence[_Sent]) -> Outcomes:
         """Post the messages that are in order, all at once."""
-        await self.queues.attributes(call.queue)
-        largest = (await self.queues.queues.policies.get(call.queue)).max_post_size
-        outcomes: list[Mapping[str, Any] | SqsError] = []
+        policy = await self.queues.queues.policies.get(call.queue)
+        if not policy.exists:
+            raise no_queue()
+        outcomes: list[dict[str, Any] | SqsError] = []
+        sent: list[dict[str, Any]] = []
         drafts, sizes = [], []
         for entry in entries:
             try:
-                draft, size = self._draft(entry, largest)
+                draft, size = self._draft(entry, policy.max_post_size)
             except SqsError as error:
                 outcomes.append(error)
-            except Invalid as error:
-                outcomes.append(invalid(str(error)))
             else:
                 drafts.append(draft)
                 sizes.append(size)
-                outcomes.append(_checksums(entry))
+                sent.append(_checksums(entry))
+                outcomes.append(sent[-1])
         if (total := sum(sizes)) > (most := self.limits.max_messages_post_size):
             text = f"A batch has up to {most} bytes; this one has {total}."
             raise SqsError("BatchRequestTooLong", text)
-        if not drafts:
-            return outcomes
-        receipt = await self.messages.post(
-            call.queue, drafts, size=max(sizes), client_id=call.request.client_id, lazily=False
-        )
-        ids = iter(receipt.posted)
-        return [
-            one if isinstance(one, SqsError) else {"MessageId": next(ids).id, **one}
-            for one in outcomes
-        ]
+        if drafts:
+            receipt = await self.messages.post(
+                call.queue, drafts, size=max(sizes), client_id=call.request.client_id, lazily=False
+            )
+            for outcome, posted in zip(sent, receipt.posted, strict=True):
+                outcome["MessageId"] = posted.id
+        return outcomes
 
     def _draft(self, sent: _Sent, largest: int) -> tuple[Draft, int]:
         """A message as the services take it, and its size in bytes.
@@ -139,25 +138,24 @@ class MessageOperations:
         Raises:
             SqsError: the message breaks a rule.
         """
+        text, delay = sent.message_body, sent.delay_seconds
         if sent.message_deduplication_id is not None:
             raise unsupported("MessageDeduplicationId is of FIFO queues, which are not supported.")
-        if not sent.message_body:
+        if not text:
             raise missing("MessageBody")
-        check_text(sent.message_body)
-        if sent.delay_seconds is not None:
-            check_range("DelaySeconds", sent.delay_seconds, MAX_DELAY)
-        headers = headers_of(sent.message_attributes, sent.message_system_attributes)
-        if sent.message_group_id is not None:
-            check_group(sent.message_group_id)
-            headers[GROUP_HEADER] = sent.message_group_id
-        taken = sum(len(name.encode()) + len(text.encode()) for name, text in headers.items())
-        if taken > (fits := self.limits.max_message_headers_size):
-            raise invalid(f"The attributes have {taken} bytes; {fits} are allowed.")
-        size = taken + len(sent.message_body.encode())
+        check_text(text)
+        if delay is not None:
+            check_range("DelaySeconds", delay, MAX_DELAY)
+        system, size = sent.message_system_attributes, len(text.encode())
+        headers = headers_of(sent.message_attributes, system, sent.message_group_id)
+        if headers is not None:
+            taken = sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())
+            if taken > (fits := self.limits.max_message_headers_size):
+                raise invalid(f"The attributes have {taken} bytes; {fits} are allowed.")
+            size += taken
         if size > largest:
             raise invalid(f"The message has {size} bytes; {largest} are allowed.")
-        body = orjson.dumps(sent.message_body)
-        return Draft(body, delay=sent.delay_seconds, headers=headers or None), size
+        return Draft(orjson.dumps(text), delay=delay, headers=headers), size
 
     @operation("claims:create receive", hot=True)
     async def receive_message(self, call: Call[_ReceiveMessage]) -> Response:
@@ -178,16 +176,16 @@ class MessageOperations:
         check_range("VisibilityTimeout", hidden, MAX_VISIBILITY)
         check_range("WaitTimeSeconds", wait, MAX_WAIT)
 
-        async def ask() -> tuple[str, Sequence[Message]] | None:
-            return await self.claims.create(
-                queue,
-                limit=min(form.max_number_of_messages, self.limits.claim(large=True)),
-                ttl=max(hidden, self.claims.shortest),
-                grace=None,
-                client_id=call.request.client_id,
-                details=_FIRST_RECEIVE in system,
-                large=True,
-            )
+        ask = partial(
+            self.claims.create,
+            queue,
+            limit=min(form.max_number_of_messages, self.limits.claim(large=True)),
+            ttl=max(hidden, self.claims.shortest),
+            grace=None,
+            client_id=call.request.client_id,
+            details=_FIRST_RECEIVE in system,
+            large=True,
+        )
 
         async def undo(claimed: tuple[str, Sequence[Message]]) -> None:
             await self.claims.release(queue, claimed[0])
@@ -201,10 +199,8 @@ class MessageOperations:
         if not hidden:
             await undo(claimed)
         claim_id, found = claimed
-        shown = []
-        for message in found:
-            shown.append(_shown(call, message, system))
-            shown[-1]["ReceiptHandle"] = self.receipts.sign(queue, message.id, claim_id)
+        sign = self.receipts.signer(queue, claim_id)
+        shown = [_shown(call, message, sign(message.id), system) for message in found]
         return done({"Messages": shown}, undo=partial(undo, claimed))
 
     @operation("messages:delete receive", hot=True, name="delete_message_batch")
@@ -219,15 +215,12 @@ class MessageOperations:
         A message whose lease has lapsed may be held by another receiver: then it stays, and the
         answer is as if it were deleted, as in SQS.
         """
-        outcomes: list[Mapping[str, Any] | SqsError] = []
-        for found in await self._settle(call.queue, entries, Act.ACK):
-            outcomes.append(found if isinstance(found, SqsError) else {})
-            if isinstance(found, tuple) and found[1] is Outcome.LAPSED:
-                try:
-                    await self.messages.delete(call.queue, found[0].message_id, None)
-                except Forbidden:
-                    continue
-        return outcomes
+        found = await self._settle(call.queue, entries, Act.ACK)
+        for one in found:
+            if isinstance(one, tuple) and one[1] is Outcome.LAPSED:
+                with suppress(Forbidden):
+                    await self.messages.delete(call.queue, one[0], None)
+        return [one if isinstance(one, SqsError) else {} for one in found]
 
     @operation("claims:settle receive", hot=True, name="change_message_visibility_batch")
     @operation("claims:settle receive", hot=True)
@@ -241,27 +234,29 @@ class MessageOperations:
 
     async def _settle(
         self, queue: QueueRef, entries: Sequence[_Held], act: Act
-    ) -> Sequence[tuple[Receipt, Outcome] | SqsError]:
-        """Settle messages, those of each claim at once; one that is named twice is settled once."""
+    ) -> Sequence[tuple[str, Outcome] | SqsError]:
+        """Settle messages, those of each claim at once; answer their ids, and what became of each.
+
+        A message that is named twice is settled once.
+        """
         await self.queues.attributes(queue)
         await self.receipts.load()
-        read: list[Receipt | SqsError] = []
+        read = self.receipts.read(queue, [entry.receipt_handle for entry in entries])
         claims: dict[str, dict[str, Settlement]] = {}
-        for entry in entries:
-            try:
-                receipt = self.receipts.read(queue, entry.receipt_handle)
-                settlement = _settlement(receipt.message_id, entry, act)
-            except SqsError as error:
-                read.append(error)
-            else:
-                read.append(receipt)
-                claims.setdefault(receipt.claim_id, {})[receipt.message_id] = settlement
+        for at, (entry, receipt) in enumerate(zip(entries, read, strict=True)):
+            if isinstance(receipt, tuple):
+                message_id, claim_id = receipt
+                try:
+                    settlement = _settlement(message_id, entry, act)
+                    claims.setdefault(claim_id, {})[message_id] = settlement
+                except SqsError as error:
+                    read[at] = error
         outcomes: dict[Receipt, Outcome] = {}
         for claim_id, settlements in claims.items():
             done_so = await self.claims.settle(queue, claim_id, list(settlements.values()))
             for message_id, outcome in zip(settlements, done_so, strict=True):
-                outcomes[Receipt(message_id, claim_id)] = outcome
-        return [one if isinstance(one, SqsError) else (one, outcomes[one]) for one in read]
+                outcomes[message_id, claim_id] = outcome
+        return [one if isinstance(one, SqsError) else (one[0], outcomes[one]) for one in read]
 
 
 def _settlement(message_id: str, entry: _Held, act: Act) -> Settlement:
@@ -285,26 +280,32 @@ def _hidden(outcome: Outcome) -> Mapping[str, Any] | SqsError:
     return invalid("The message of this ReceiptHandle does not exist, or another receiver has it.")
 
 
-def _shown(call: Call[_ReceiveMessage], message: Message, system: frozenset[str]) -> dict[str, Any]:
+def _shown(
+    call: Call[_ReceiveMessage], message: Message, handle: str, system: frozenset[str]
+) -> dict[str, Any]:
     """A message as its receiver sees it; without attributes, there is no word of them."""
-    body = text_of(message.body)
-    shown: dict[str, Any] = {"MessageId": message.id, "Body": body, "MD5OfBody": md5_of(body)}
-    known = _system_attributes(call, message) if system else {}
-    if asked := {name: text for name, text in known.items() if name in system}:
-        shown["Attributes"] = asked
-    if found := attributes_of(message.headers or {}, call.form.message_attribute_names):
+    body = _text_of(message.body)
+    shown: dict[str, Any] = {"MessageId": message.id, "ReceiptHandle": handle}
+    shown |= {"Body": body, "MD5OfBody": md5_of(body)}
+    if system:
+        known = _system_attributes(call, message)
+        if asked := {name: text for name, text in known.items() if name in system}:
+            shown["Attributes"] = asked
+    names, headers = call.form.message_attribute_names, message.headers
+    if names and headers and (found := attributes_of(headers, names)):
         shown["MessageAttributes"] = found
         shown["MD5OfMessageAttributes"] = md5_of_attributes(found)
     return shown
 
 
-def text_of(body: bytes) -> str:
+def _text_of(body: bytes) -> str:
     """The body of a message as a text: what a JSON string says, or else the JSON itself."""
     return str(orjson.loads(body)) if body[:1] == b'"' else body.decode()
 
 
 def _system_attributes(call: Call[Any], message: Message) -> dict[str, str]:
     first = message.attempts[0].claimed_at if message.attempts else message.now
+    origin = message.origin
     shown = {
         "SenderId": message.client_id or "",
         "SentTimestamp": str(message.created_at),
@@ -312,9 +313,8 @@ def _system_attributes(call: Call[Any], message: Message) -> dict[str, str]:
         _FIRST_RECEIVE: str(first),
         TRACE: (message.headers or {}).get(TRACE_HEADER, ""),
         _GROUP: group_of(message.headers) or "",
+        "DeadLetterQueueSourceArn": "" if origin is None else call.arn(origin.source),
     }
-    if message.origin is not None:
-        shown["DeadLetterQueueSourceArn"] = call.arn(message.origin.source)
     return {name: text for name, text in shown.items() if text}
 
 
@@ -354,10 +354,10 @@ async def _each(
         raise SqsError("InvalidBatchEntryId", text)
     if len(set(ids)) < len(ids):
         raise SqsError("BatchEntryIdsNotDistinct", "The ids of a batch must be distinct.")
-    found: dict[str, list[Mapping[str, Any]]] = {}
+    found: dict[str, list[Mapping[str, Any]]] = {"Successful": [], "Failed": []}
     for one, outcome in zip(ids, await act(call, entries), strict=True):
         if isinstance(outcome, SqsError):
-            found.setdefault("Failed", []).append(outcome.in_batch(one))
+            found["Failed"].append(outcome.in_batch(one))
         else:
-            found.setdefault("Successful", []).append({"Id": one, **outcome})
-    return done(found)
+            found["Successful"].append({"Id": one, **outcome})
+    return done({name: outcomes for name, outcomes in found.items() if outcomes})

@@ -5,16 +5,15 @@ as any other. Whose queue is meant is in the document, and so is its project: th
 """
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Generic, TypeVar, get_type_hints
 from urllib.parse import quote, unquote
 
 import msgspec
 from msgspec import Struct
 
-from zaqar_lite.api.request import Request, Response, Route
+from zaqar_lite.api.request import Head, Request, Response, Route
 from zaqar_lite.api.routes import route, routes_of
 from zaqar_lite.domain.identity import is_project_id
 from zaqar_lite.domain.limits import Limits
@@ -51,17 +50,17 @@ class QueueForm(Struct, rename="pascal"):
     queue_url: str = ""
 
 
-def _largest(limits: Limits) -> int:
-    return _ESCAPES * limits.max_messages_post_size + _REST
-
-
 def operation(access: str, *, hot: bool = False, name: str = "") -> Route:
     """A route to put above the method of an operation; `send_message` is SendMessage.
 
     `access` is that of Zaqar's route that does the same, `RULE VERB`; the name is the method's
     unless one is given.
     """
-    return route("POST /", access, (200, 400, 403), hot=hot, name=name, largest=_largest)
+
+    def largest(limits: Limits) -> int:
+        return _ESCAPES * limits.max_messages_post_size + _REST
+
+    return route("POST /", access, (200, 400, 403), hot=hot, name=name, largest=largest)
 
 
 @dataclass(eq=False, repr=False)
@@ -77,21 +76,17 @@ class Call(Generic[F]):
     queue: QueueRef
     region: str
 
-    def __post_init__(self) -> None:
+    def url(self, name: str) -> str:
+        """The URL of one of the account's queues, at the host by which the client calls."""
         request = self.request
         is_secure = request.is_secure or request.headers.get(b"x-forwarded-proto") == b"https"
         host = request.headers.get(b"host", b"localhost").decode("latin-1")
         account = quote(self.account, safe="")
-        self._url = f"{'https' if is_secure else 'http'}://{host}/{account}/"
-        self._arn = f"arn:aws:sqs:{self.region}:{self.account}:"
-
-    def url(self, name: str) -> str:
-        """The URL of one of the account's queues, at the host by which the client calls."""
-        return self._url + name
+        return f"{'https' if is_secure else 'http'}://{host}/{account}/{name}"
 
     def arn(self, name: str) -> str:
         """The ARN of one of the account's queues."""
-        return self._arn + name
+        return f"arn:aws:sqs:{self.region}:{self.account}:{name}"
 
     def named(self, arn: str) -> QueueRef:
         """The queue of the account that an ARN names.
@@ -110,9 +105,6 @@ def done(document: Mapping[str, Any] | None = None, **fields: Any) -> Response: 
     return Response(200, document or {}, media_type=MEDIA_TYPE, **fields)
 
 
-Perform = Callable[[Call[Any]], Awaitable[Response]]
-
-
 @dataclass(eq=False, repr=False)
 class SqsDialect:
     """Find the operation of a request, who sent it, and its queue; render errors in SQS's form.
@@ -129,7 +121,7 @@ class SqsDialect:
 
     def __post_init__(self) -> None:
         self._targets: dict[bytes, Route] = {}
-        self._operations: dict[str, tuple[msgspec.json.Decoder[Struct], Perform]] = {}
+        self._operations: dict[str, tuple[msgspec.json.Decoder[Struct], Any]] = {}
         for found in (one for actions in self.actions for one in routes_of(actions, self.limits)):
             name = "".join(word.capitalize() for word in found.name.split("_"))
             named = replace(found, name=f"sqs_{found.name}", template=f"/#{name}")
@@ -154,17 +146,20 @@ class SqsDialect:
         """
         target = request.headers.get(_TARGET)
         if target is None:
-            raise unsupported(
-                "This server speaks the JSON protocol of SQS (X-Amz-Target), not the older one "
-                "with Action and XML: use an AWS SDK of 2023-11 or later."
-            )
-        found = self._targets.get(target)
+            raise unsupported("Use an AWS SDK of 2023-11 or later: Action and XML are not spoken.")
         if target in _REFUSED:
             raise unsupported("Rights are those of keys: queues have no permissions of their own.")
-        if found is None:
+        if (found := self._targets.get(target)) is None:
             shown = ascii(target[:128].decode("latin-1"))
             raise SqsError("InvalidAction", f"Unknown operation {shown}.", 404)
         return found
+
+    def answers_at_once(self, head: Head) -> bool | None:
+        """Whether a request is probably answered without waiting; None if it is not SQS's."""
+        if head.method != "POST" or _TARGET not in head.headers:
+            return None
+        found = self._targets.get(head.headers[_TARGET])  # a receive may wait for messages
+        return found is not None and found.hot and found.name != "sqs_receive_message"
 
     async def admit(self, request: Request) -> None:
         """Find out who sends a request, and what it asks of which queue.
@@ -189,7 +184,11 @@ class SqsDialect:
             request.path_values = (name,)
             request.queue = QueueRef(project, name)
         call = Call(request, form, project, request.queue, region)
-        request.action = partial(_perform, perform, call)
+
+        async def act(request: Request) -> Response:
+            return _identified(await perform(call), request)
+
+        request.action = act
 
     def to_response(self, error: Exception, request: Request) -> Response:
         """Answer an error in the form of the protocol that was spoken."""
@@ -206,10 +205,6 @@ class SqsDialect:
         if not value and self.behind_gateways:
             raise denied("The gateway did not say of which project this is.")
         return None if value is None else value.decode(errors="surrogateescape")
-
-
-async def _perform(perform: Perform, call: Call[Any], request: Request) -> Response:
-    return _identified(await perform(call), request)
 
 
 def _identified(response: Response, request: Request) -> Response:
@@ -233,24 +228,21 @@ def _named(request: Request, form: Struct) -> tuple[str | None, str | None]:
         SqsError: it must name a queue and does not, or that is no name of one.
     """
     url, arn = getattr(form, "queue_url", None), getattr(form, "source_arn", None)
-    path = _parts(request.head.raw_path.decode("ascii", "replace"))
-    account: str | None = getattr(form, "queue_owner_account", None) or next(iter(path), None)
-    name: str | None = getattr(form, "queue_name", None)
     if arn is not None:
-        account, name = _arn_parts(arn)
-    elif url is not None:
-        if url:  # its host does not matter
-            path = _parts(url.partition("://")[2].partition("/")[2])
-        if len(path) < 2:
-            raise (
-                SqsError("InvalidAddress", "The URL names no queue.")
-                if url
-                else missing("QueueUrl")
-            )
-        account, name = path
+        return _arn_parts(arn)
+    if url:  # its host does not matter
+        path = url.partition("://")[2].partition("/")[2]
+    else:
+        path = request.head.raw_path.decode("ascii", "replace")
+    account, name = _parts(path)
+    if url is None:
+        account = getattr(form, "queue_owner_account", None) or account or name
+        name = getattr(form, "queue_name", None)
+    elif not account:
+        raise SqsError("InvalidAddress", "The URL names no queue.") if url else missing("QueueUrl")
     if name is not None and not is_queue_name(name):
         raise invalid("A queue's name has 1 to 64 letters, digits, '-', '_' and '.'.")
-    return account, name
+    return account or None, name
 
 
 def _arn_parts(arn: str) -> tuple[str, str]:
@@ -261,9 +253,10 @@ def _arn_parts(arn: str) -> tuple[str, str]:
     return account, name
 
 
-def _parts(path: str) -> tuple[str, ...]:
-    """The last two segments of a path."""
-    return tuple(unquote(part) for part in path.split("/") if part)[-2:]
+def _parts(path: str) -> tuple[str | None, str | None]:
+    """The last two segments of a path; the first is empty where there is only one."""
+    rest, _, last = path.rstrip("/").rpartition("/")
+    return unquote(rest.rpartition("/")[2]), unquote(last)
 
 
 def check_range(name: str, value: int, most: int, *, least: int = 0) -> None:
