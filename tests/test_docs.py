@@ -1,5 +1,6 @@
 """The documents say what the program does: routes, statuses, settings, samples."""
 
+import ast
 import json
 import re
 from pathlib import Path
@@ -10,6 +11,7 @@ from zaqar_lite.server.loading import load
 from zaqar_lite.settings import Settings
 
 ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "zaqar_lite"
 SOURCE = ROOT / "api-ref" / "source"
 PAGES = (
     "service",
@@ -85,3 +87,34 @@ def test_every_setting_is_documented_with_its_default() -> None:
     for name, field in Settings.model_fields.items():
         default = "" if field.default is None else f" (``{field.default!r}``)"
         assert f"``{name}``{default}\n   {field.description}\n" in text, name
+
+
+def names_of_the_package() -> set[str]:
+    """Every class, function and method, alone and behind its class or its module."""
+    names: set[str] = set()
+    for module in PACKAGE.rglob("*.py"):
+        tree = ast.parse(module.read_text(encoding="utf-8"))
+        for owner in ast.walk(tree):
+            if isinstance(owner, ast.ClassDef | ast.Module):
+                prefix = owner.name if isinstance(owner, ast.ClassDef) else module.stem
+                for one in owner.body:
+                    if isinstance(one, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                        names |= {one.name, f"{prefix}.{one.name}"}
+    return names
+
+
+def test_the_architecture_page_names_what_there_is() -> None:
+    """Files, and names with a capital, an underscore or a dot: the walks have the real ones."""
+    names = names_of_the_package()
+    page = (SOURCE / "architecture.rst").read_text()
+    walks = page[page.index("What happens to a post") : page.index("\nTime\n")]
+    told = set(re.findall(r"``([\w./]+)``", walks))
+    assert len(told) > 50
+    wrong = {
+        one
+        for one in told
+        if not any(str(path).endswith(f"/{one}") for path in PACKAGE.rglob("*.*"))
+        and re.search(r"[A-Z_.]", one)
+        and one not in names
+    }
+    assert wrong == {"options.ordered"}  # a subscription's

@@ -1,11 +1,9 @@
 """Listing: order, pages by marker, filters."""
 
 import pytest
-from msgspec.structs import replace
 
-from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, ids, new, texts
+from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, ids, texts
 from zaqar_lite.domain.ids import Marker
-from zaqar_lite.domain.models import ListQuery
 
 pytestmark = pytest.mark.anyio
 
@@ -148,20 +146,3 @@ async def test_a_page_is_full_whatever_the_filters_leave_out(queue: QueueUnderTe
     assert texts(page.messages) == ["other-0", "other-1", "other-2"]
     page = await queue.page(after=page.marker, limit=3, exclude="me", claimed=False, delayed=False)
     assert texts(page.messages) == ["other-3", "other-4", "last"]
-
-
-async def test_a_bare_listing_tells_all_but_the_content(
-    queue: QueueUnderTest, other: QueueUnderTest
-) -> None:
-    await queue.post("ready", new("late", delay=MINUTE))
-    await queue.move(other, *ids(await queue.listed()), delay=MINUTE)
-    selection = ListQuery(10, include_claimed=True, include_delayed=True)
-    told = [
-        [
-            (one.id, one.position, one.delay_expires_at, one.expires_at, one.origin)
-            for one in (await other.stores.messages.list_messages(other.ref, asked)).messages
-        ]
-        for asked in (selection, replace(selection, bare=True))
-    ]
-    assert len(told[0]) == 2
-    assert told[0] == told[1]

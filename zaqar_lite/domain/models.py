@@ -162,9 +162,8 @@ class ListQuery(Struct, frozen=True, gc=False):
     """What a listing asks for: up to `limit` messages after `marker`, up to and with `until`.
 
     `exclude_client_id` leaves out what that client posted (echo off). `version` is the queue
-    record's that decided it. `details` fills the messages' attempts. `bare` says that bodies,
-    headers, clients and instants of posting may be left out, where reading them costs more.
-    `group` asks for the messages of one group (`domain/groups.py`) alone.
+    record's that decided it. `details` fills the messages' attempts. `group` asks for the messages
+    of one group (`domain/groups.py`) alone.
     """
 
     limit: int
@@ -175,7 +174,6 @@ class ListQuery(Struct, frozen=True, gc=False):
     include_delayed: bool = False
     version: int | None = None
     details: bool = False
-    bare: bool = False
     group: str | None = None
 
 

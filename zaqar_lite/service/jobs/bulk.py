@@ -226,13 +226,6 @@ class Chooser:
         """Whether the messages must be read with their attempts."""
         return self._choice.reason is not None or self._where is not None
 
-    @property
-    def needs_content(self) -> bool:
-        """Whether messages must be read with their bodies, headers and times of posting."""
-        choice = self._choice
-        others = (choice.older_than, choice.headers, choice.body, choice.where)
-        return any(one is not None for one in others)
-
     def matches(self, message: Message) -> bool:
         """Whether a message of the group meets all conditions."""
         choice, origin = self._choice, message.origin

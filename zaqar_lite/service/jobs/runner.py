@@ -371,7 +371,6 @@ class _Run:
                 include_claimed=True,
                 include_delayed=True,
                 details=chooser.needs_attempts,
-                bare=not chooser.needs_content,
                 group=chooser.group,
             ),
         )
