@@ -29,7 +29,7 @@ SIZES = {
     "domain": Size(3_400, 3_000),
     "service": Size(14_000, 11_000),
     "api, server, top level": Size(11_400, 8_800),
-    "storage": Size(23_850, 20_800),
+    "storage": Size(23_700, 20_800),
     "client": Size(7_800, 7_400),
     "commands": Size(3_700, 3_200),
     "ui": Size(1_950, 1_200),

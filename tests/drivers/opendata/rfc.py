@@ -5,9 +5,9 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from zaqar_lite.storage.opendata.format import MAX_U64, CodecError, pack, read_count, take, utf8
+from zaqar_lite.storage.opendata.format import MAX_U64, CodecError, pack, take, utf8
 from zaqar_lite.storage.opendata.format.active import Extra, read_active, rows_of_five
-from zaqar_lite.storage.opendata.format.bookkeeping import decode_config
+from zaqar_lite.storage.opendata.format.bookkeeping import CONFIG
 from zaqar_lite.storage.opendata.format.records import Metadata, encode_headers
 
 
@@ -66,7 +66,8 @@ class Config(NamedTuple):
 
 def read_config(data: bytes) -> Config:
     """Read a queue's configuration with its filter."""
-    return Config(data[2 : 2 + read_count(data, 0)], *decode_config(data))
+    filter_, attempts, retention_s, extensions = CONFIG.decode(data)
+    return Config(filter_, attempts, retention_s, extensions or [])
 
 
 def read_var_u64(data: bytes, offset: int = 0) -> tuple[int, int]:
@@ -84,3 +85,8 @@ def read_var_u64(data: bytes, offset: int = 0) -> tuple[int, int]:
     if value > MAX_U64:
         raise CodecError("var_u64 above 64 bits")
     return value, end
+
+
+def encode_config(config: Config) -> bytes:
+    """Encode a queue's configuration, without extensions where there are none."""
+    return CONFIG.encode(*config[:3], config.extensions or None)

@@ -10,7 +10,7 @@ from tests.drivers.store import OTHER, QUEUE, texts
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.models import ClaimRequest, DelayMode, QueueRef
 from zaqar_lite.storage.opendata.engine import Batch
-from zaqar_lite.storage.opendata.format import keys, records, u64s
+from zaqar_lite.storage.opendata.format import bookkeeping, keys, records
 from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX, RecordType
 
 pytestmark = pytest.mark.anyio
@@ -89,7 +89,7 @@ async def test_what_a_purge_of_an_earlier_version_left_goes(filled: Store) -> No
     """It listed what its sweep was to delete, in no queue any more."""
     number = filled.next_id - 1
     puts = {
-        keys.message_key(RecordType.GARBAGE, 7): u64s([number], "ids"),
+        keys.message_key(RecordType.GARBAGE, 7): bookkeeping.GARBAGE.encode([number]),
         keys.message_key(RecordType.PAYLOAD, number): records.encode_payload(b'"purged"'),
         keys.queue_key(RecordType.GROUP, b"project/queue") + b"group": b"",
     }

@@ -1,17 +1,16 @@
 """What another writer of the RFC's format put into the store, and what it reads there of ours."""
 
 import logging
-from collections.abc import Sequence
 
 import pytest
 
-from tests.drivers.opendata.rfc import encode_metadata, encode_uri, read_config
+from tests.drivers.opendata.rfc import encode_config, encode_metadata, encode_uri, read_config
 from tests.drivers.opendata.store import Store
 from tests.drivers.store import HOUR, OTHER, QUEUE, texts
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.opendata.engine import Batch
-from zaqar_lite.storage.opendata.format import bookkeeping, keys, read_array, records
+from zaqar_lite.storage.opendata.format import array, bookkeeping, keys, records
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.format.records import decode_attempts
 from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
@@ -23,7 +22,7 @@ ORDER = ("kind", "order")
 
 async def publish(
     store: Store,
-    *headers: Sequence[tuple[str, str]],
+    *headers: list[tuple[str, str]],
     retention_s: int = 3600,
     payload: bytes | None = None,
 ) -> list[int]:
@@ -132,7 +131,7 @@ async def test_metadata_that_is_no_object_refuses_the_store(store: Store, metada
     with pytest.raises(
         ConfigurationError, match=r"config of queue 'project/queue'.*is kept as it is"
     ):
-        await store.put({key: bookkeeping.encode_config(*config)})
+        await store.put({key: encode_config(config)})
 
 
 async def test_each_segment_of_the_log_is_routed(store: Store) -> None:
@@ -141,7 +140,7 @@ async def test_each_segment_of_the_log_is_routed(store: Store) -> None:
     first, now = store.next_id + 5, db.clock.now_ms()
     own = [("queue", "project/queue")]
     puts = {
-        keys.log_segment_key(2): bookkeeping.encode_segment(first + 1, now),
+        keys.log_segment_key(2): bookkeeping.SEGMENT.encode(first + 1, now),
         keys.log_listing_key(2): b"",
         keys.log_entry_key(1, first - store.first_of_log): encode_metadata(
             records.Metadata(first, now, now, now, 60, own)
@@ -222,7 +221,7 @@ async def test_no_history_and_for_ever_differ_in_the_configuration(
     assert ours.done_retention_s == retention
     earlier = ours._replace(done_retention_s=metadata.get("_done_retention", 0))
     for config in (earlier, ours._replace(extensions=())):  # of ours before, and of others
-        await store.put({key: bookkeeping.encode_config(*config)})
+        await store.put({key: encode_config(config)})
         record = await store.management.get_queue(QUEUE)
         assert record is not None
         assert record.metadata == metadata
@@ -230,7 +229,7 @@ async def test_no_history_and_for_ever_differ_in_the_configuration(
 
 def consumers_of_the_rfc(value: bytes) -> list[str]:
     """What a reader that knows only the RFC reads of a record of attempts."""
-    return read_array(value, 0, records.read_consumer)[0]
+    return list(array(records.CONSUMER).read(value, 0)[0])
 
 
 async def test_who_holds_a_message_now_is_in_the_rfc_s_attempts(store: Store) -> None:

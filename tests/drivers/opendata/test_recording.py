@@ -165,7 +165,7 @@ async def test_a_history_is_paged_and_trimmed(store: Store) -> None:
     store.clock.advance(MINUTE)
     assert await store.acknowledge() == 1
     pages = await store.records(RecordType.DONE)
-    assert [len(records.decode_ended(page)) for page in pages.values()] == [PAGE_SIZE, 1]
+    assert [len(records.ENDED.decode(page)[0]) for page in pages.values()] == [PAGE_SIZE, 1]
     assert len(await store.records(RecordType.ATTEMPTS)) == PAGE_SIZE + 1
     await store.sweep()
     (consumers,) = (await store.records(RecordType.ATTEMPTS)).values()
@@ -204,8 +204,8 @@ async def test_keys_of_earlier_versions_are_known_and_go_at_their_end(store: Sto
     until = store.clock.now_ms() + HOUR
     c, d, old = (bytes.fromhex(digest_of(text)) for text in ("c", "d", "old"))
     await store.put({
-        prefix + b"t" + bytes(8): bookkeeping.encode_keys(until, numbers, c + d),
-        prefix + b"m" + old: bookkeeping.encode_keys(until, numbers[:1]),
+        prefix + b"t" + bytes(8): bookkeeping.IDEMPOTENCY.encode(until, numbers, c + d),
+        prefix + b"m" + old: bookkeeping.IDEMPOTENCY.encode(until, numbers[:1], b""),
     })  # fmt: skip
     new = [NewMessage(b"1", HOUR, 0, IdempotencyKey(key, b"x" * 16)) for key in ("c", "d", "old")]
     assert await store.post(*new) == [first, second, first]

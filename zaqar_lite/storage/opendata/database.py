@@ -18,7 +18,8 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.domain.models import StoreOptions
 from zaqar_lite.storage.opendata.engine import Batch, Unreadable
-from zaqar_lite.storage.opendata.format import bookkeeping, keys
+from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format.bookkeeping import BLOCK, STATE
 from zaqar_lite.storage.opendata.ids import Ids
 from zaqar_lite.storage.opendata.loading import Loading
 from zaqar_lite.storage.opendata.opening import read_own
@@ -252,13 +253,11 @@ class Database(database.Database):
             self._next_end = self._block_end
             if self._position >= self._block_end:
                 size = max(BLOCK_SIZE, self._position + 1 - self._block_end)
-                block = bookkeeping.encode_block(self._block_end, size)
+                block = BLOCK.encode(self._block_end, size)
                 self._next_end += size
                 encoding.puts[keys.ID_BLOCK] = encoding.puts[keys.LOG_BLOCK] = block
             routed = self._position + 1 if self._loading is None else self._loading.routed
-            encoding.puts[keys.STATE] = bookkeeping.encode_state(
-                routed, self.clock.now_ms(), self.ids.secret
-            )
+            encoding.puts[keys.STATE] = STATE.encode(routed, self.clock.now_ms(), self.ids.secret)
             self._batch_of_records = encoding.batch
 
     def _commit(self) -> batches.Batch | None:

@@ -10,6 +10,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import apsw
@@ -50,7 +51,8 @@ _STEP = 1_000
 """Records of earlier versions that one batch deletes."""
 _TOGETHER = b"t"
 """What the name of a record of several idempotency keys begins with; earlier versions wrote it."""
-_UNKNOWN = bytes(16)
+_UNKNOWN = b"", bytes(16)
+"""What earlier versions wrote where they knew no digest of what was posted."""
 _PLACES = ", ".join("?" * 23)
 INSERT_ENTRY = f"""INSERT OR IGNORE INTO entry
     VALUES ({_PLACES}, (SELECT length(body) FROM body WHERE number = ?16))"""
@@ -180,7 +182,7 @@ class Loading:
                 await self._slices.take_turns()
                 try:
                     read(key, value)
-                except (CodecError, OverflowError) as exc:
+                except (ValueError, OverflowError) as exc:
                     raise Unreadable(Damage(key, str(exc))) from exc
 
     def _damaged(self, damage: Damage | Unreadable) -> None:
@@ -202,7 +204,7 @@ class Loading:
 
     def _read_garbage(self, key: bytes, value: bytes) -> None:
         """Delete what earlier versions left of purged messages to their sweep."""
-        for number in bookkeeping.decode_garbage(value):
+        for number in bookkeeping.GARBAGE.decode(value)[0]:
             self.deletes += keys.message_key(RecordType.PAYLOAD, number), self.log.key(number)
         self.deletes.append(key)
 
@@ -263,13 +265,13 @@ class Loading:
         number = found.message_id
         if number > MAX_POSITION or self.log.key(number) != key:
             raise CodecError(f"message {number} has its metadata at another's place")
-        queue, client, headers = records.split_headers(found)
-        text = json.dumps(headers) if headers else None
+        queue, client = found.take(records.QUEUE_HEADER), found.take(records.CLIENT_HEADER)
+        headers = json.dumps(dict(found.headers)) if found.headers else None
         self.connection.execute(
             "INSERT OR IGNORE INTO logged VALUES (?, ?, ?, ?, ?, ?, ?)",
             (
                 number, found.received_at, found.visible_at, found.retention_s,
-                queue, client, text,
+                queue, client, headers,
             ),
         )  # fmt: skip
 
@@ -302,10 +304,10 @@ class Loading:
         )  # fmt: skip
 
     def _read_record(self, key: bytes, value: bytes) -> None:
-        version, ends, text = bookkeeping.decode_record(value)
+        version, ends, text = bookkeeping.RECORD.decode(value)
         self.connection.execute(
             "INSERT INTO record VALUES (?, ?, ?, ?, ?, ?)",
-            (*keys.read_record_key(key), text, version, ends),
+            (*keys.read_record_key(key), text, version, None if ends < 0 else ends),
         )
 
     # -- pages --
@@ -495,7 +497,7 @@ class Loading:
     def _read_ended(self, state: str, key: bytes, value: bytes) -> None:
         raw, rest = keys.read_queue_key(key)
         number, queue = keys.read_page(rest), self.numbers_of(raw).own
-        listed = records.decode_ended(value)
+        (listed,) = records.ENDED.decode(value)
         last = self.connection.execute(
             "SELECT max(number) FROM history WHERE queue = ? AND state = ?", (queue, state)
         ).get
@@ -515,31 +517,31 @@ class Loading:
 
     def _read_key(self, key: bytes, value: bytes) -> None:
         raw, name = keys.read_queue_key(key)
-        queue, record = self.numbers_of(raw).own, bookkeeping.decode_keys(value)
-        count, digests = len(record.ids), record.digests
-        if len(digests) not in ((count, 2 * count) if name[:1] == _TOGETHER else (0, 1)):
-            raise CodecError(f"{len(digests)} digests for {count} ids")
+        queue = self.numbers_of(raw).own
+        ends, numbers, digests = bookkeeping.IDEMPOTENCY.decode(value)
         if name[:1] != _TOGETHER:
-            self._insert_key(queue, name, record)
+            self._insert_key(queue, name, ends, numbers, digests)
             return
+        if len(digests) not in {16 * len(numbers), 32 * len(numbers)}:
+            raise CodecError(f"{len(digests)} bytes of digests for {len(numbers)} ids")
         self.deletes.append(key)  # each key gets a record of its own
-        of_each = digests[count:] or (_UNKNOWN,) * count
-        for own, digest, number in zip(digests[:count], of_each, record.ids, strict=True):
-            alone = bookkeeping.KeyRecord(record.expires_at, (number,), (digest,))
-            if self._insert_key(queue, KINDS[0] + own, alone):
-                value = bookkeeping.encode_keys(record.expires_at, (number,), digest)
-                self.puts[keys.queue_key(RecordType.IDEMPOTENCY, raw) + KINDS[0] + own] = value
+        each = [digests[at : at + 16] for at in range(0, len(digests), 16)]
+        for own, digest, number in zip(each, each[len(numbers) :] or repeat(b""), numbers):  # noqa: B905 - one of them is endless
+            if self._insert_key(queue, KINDS[0] + own, ends, (number,), digest):
+                alone = bookkeeping.IDEMPOTENCY.encode(ends, (number,), digest)
+                self.puts[keys.queue_key(RecordType.IDEMPOTENCY, raw) + KINDS[0] + own] = alone
 
-    def _insert_key(self, queue: int, name: bytes, record: bookkeeping.KeyRecord) -> bool:
+    def _insert_key(
+        self, queue: int, name: bytes, ends: int, numbers: Sequence[int], digest: bytes
+    ) -> bool:
         """Insert a key; answer whether it is there no longer than this record says."""
-        digest = record.digests[0] if record.digests else _UNKNOWN
         self.connection.execute(
             "INSERT INTO idempotency VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
             " ends = excluded.ends, digest = excluded.digest, ids = excluded.ids"
             " WHERE excluded.ends > ends",
             (
-                queue, KINDS.index(name[:1]), name[1:].hex(), record.expires_at,
-                None if digest == _UNKNOWN else digest, b"".join(map(self.ids.of, record.ids)),
+                queue, KINDS.index(name[:1]), name[1:].hex(), ends,
+                None if digest in _UNKNOWN else digest, b"".join(map(self.ids.of, numbers)),
             ),
         )  # fmt: skip
         return self.connection.changes() > 0

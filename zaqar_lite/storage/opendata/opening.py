@@ -45,19 +45,19 @@ async def read_own(engine: "SlateDbEngine", clock: Clock) -> Own:
     segments = []
     key = keys.STATE
     try:
-        state = bookkeeping.decode_state(await _get(engine, key))
+        routed, instant, secret = bookkeeping.STATE.decode(await _get(engine, key))
         key = keys.ID_BLOCK
-        block = bookkeeping.decode_block(await _get(engine, key))
+        block = bookkeeping.BLOCK.decode(await _get(engine, key))
         async for rows in engine.scan(keys.LOG_SEGMENTS, after_prefix(keys.LOG_SEGMENTS)):
             for key, value in rows:
-                start, _ = bookkeeping.decode_segment(value)
+                start, _ = bookkeeping.SEGMENT.decode(value)
                 segments.append((start, int.from_bytes(key[-4:], "big")))
     except CodecError as exc:
         raise Unreadable(Damage(key, str(exc))) from exc
     if not segments:
         raise Unreadable(Damage(keys.log_segment_key(_FIRST_SEGMENT), "it is missing"))
-    clock.not_before(state.last_instant)
-    return Own(Ids(state.secret), state.routed, sum(block), keys.Log(sorted(segments)))
+    clock.not_before(instant)
+    return Own(Ids(secret), routed, sum(block), keys.Log(sorted(segments)))
 
 
 async def _get(engine: "SlateDbEngine", key: bytes) -> bytes:
@@ -79,13 +79,13 @@ async def _create(engine: "SlateDbEngine", clock: Clock) -> None:
             "not one of this server's. Give the server a directory of its own."
         )
     start, now = clock.now_us(), clock.now_ms()
-    block = bookkeeping.encode_block(start, 0)
+    block = bookkeeping.BLOCK.encode(start, 0)
     first = {
         keys.FORMAT: _MARKER,
-        keys.STATE: bookkeeping.encode_state(start, now, os.urandom(16)),
+        keys.STATE: bookkeeping.STATE.encode(start, now, os.urandom(16)),
         keys.ID_BLOCK: block,
         keys.LOG_BLOCK: block,
-        keys.log_segment_key(_FIRST_SEGMENT): bookkeeping.encode_segment(start, now),
+        keys.log_segment_key(_FIRST_SEGMENT): bookkeeping.SEGMENT.encode(start, now),
         keys.log_listing_key(_FIRST_SEGMENT): b"",
     }
     await engine.commit(Batch(first, ()))

@@ -38,8 +38,8 @@ from zaqar_lite.storage.sql.entries import ENDED, LEASED, PARKED, decode_origin,
 
 EMPTY = {
     RecordType.ACTIVE: encode_active((), ()),
-    RecordType.DONE: records.encode_ended(()),
-    RecordType.FAILED: records.encode_ended(()),
+    RecordType.DONE: records.ENDED.encode(()),
+    RecordType.FAILED: records.ENDED.encode(()),
 }
 """The values of pages without entries."""
 STATES = {"done": RecordType.DONE, "failed": RecordType.FAILED}
@@ -307,9 +307,7 @@ class _Encoding:
         if headers is not None:
             pairs += json.loads(headers).items()
         retention_s = max(1, -(-(expires - created) // 1000))  # 0 would mean for ever
-        return records.encode_posted(
-            row[15], created, due or created, retention_s, len(pairs), records.encode_headers(pairs)
-        )
+        return records.encode_posted(row[15], created, due or created, retention_s, pairs)
 
     def _encode_attempts(self, queue: int, positions: Sequence[int]) -> None:
         """Put who held messages, and who holds them; and the attempts that ended, one by one."""
@@ -330,7 +328,7 @@ class _Encoding:
                     history if attempts or failures else 0,
                     failures,
                     outcome if last is None or state == LEASED else ENDED[last],
-                    tuple([records.Kept(number, one.size) for number, one in attempts.items()]),
+                    [(number, one.size) for number, one in attempts.items()],
                 )
                 put(keys.attempts_key(shown.number, raw), records.encode_attempts(known, client))
                 if own_id in self._before:
@@ -374,10 +372,10 @@ class _Encoding:
         key = keys.queue_key(kind, self._raw(queue), page.number)
         if kind is not RecordType.ACTIVE:
             listed = [
-                records.EndedMessage(number_in(own_id), ended, min(attempts, MAX_U16))
+                (number_in(own_id), ended, min(attempts, MAX_U16))
                 for _, own_id, ended, attempts in page.rows
             ]
-            value = records.encode_ended(listed)
+            value = records.ENDED.encode(listed)
         else:
             others = aside(self._connection, queue, page.first, page.end)
             value = encode_page(self._ids, page.rows, others)
@@ -411,7 +409,7 @@ class _Encoding:
             await self._turn()
             _, _, _, ends, digest, ids = row
             numbers = [number_in(ids[at : at + 16]) for at in range(0, len(ids), 16)]
-            value = bookkeeping.encode_keys(ends, numbers, digest or b"")
+            value = bookkeeping.IDEMPOTENCY.encode(ends, numbers, digest or b"")
             self.put(self._idempotency_key(row), value)
 
     def _idempotency_key(self, row: Row) -> bytes:
@@ -449,7 +447,8 @@ class _Encoding:
         for row in self._gone["record"]:
             self.delete(keys.record_key(row[0], row[1], row[2]))
         for *name, value, version, ends in self._rows("record", "kind", "project", "name"):
-            self.put(keys.record_key(*name), bookkeeping.encode_record(version, ends, value))
+            until = -1 if ends is None else ends
+            self.put(keys.record_key(*name), bookkeeping.RECORD.encode(version, until, value))
 
     async def _encode_queues(self) -> None:
         for row in self._gone["queue"]:

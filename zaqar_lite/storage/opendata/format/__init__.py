@@ -8,11 +8,15 @@ Integers in keys are big-endian, so that keys sort by number; integers in values
 `Utf8` is a u16 length and the text; `Array<T>` a u16 count and its elements, back to back;
 `TerminatedBytes` escapes 00 and 01 and ends with 00, so that no key is a prefix of another;
 `var_u64` says in its first nibble how many bytes follow, and keeps the order of numbers.
+
+Every encoder raises CodecError where a value does not fit its field, and every reader where the
+bytes are cut short or say nothing.
 """
 
+import re
 import struct
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 MAX_U16 = 0xFFFF
 MAX_U64 = (1 << 64) - 1
@@ -25,54 +29,102 @@ class CodecError(ValueError):
     """Bytes that are no valid record, or a value that does not fit its field; says which."""
 
 
-def terminated(raw: bytes) -> bytes:
-    """Escape and terminate bytes for use inside a key (the form of the log's source)."""
-    if b"\x01" in raw or b"\x00" in raw:
-        raw = raw.replace(b"\x01", b"\x01\x02").replace(b"\x00", b"\x01\x01")
-    return raw + b"\x00"
+class Codec(NamedTuple, Generic[T]):
+    """How a value is written and read; `read` answers it, and the offset after it."""
+
+    encode: Callable[[T], bytes]
+    read: Callable[[bytes, int], tuple[T, int]]
 
 
-def read_terminated(data: bytes, offset: int = 0) -> tuple[bytes, int]:
-    """Read TerminatedBytes; answer the raw bytes and the offset after the terminator.
+class Layout:
+    """The fields of a record, back to back, with nothing behind the last."""
 
-    The escape 01 03 of the log RFC's table is accepted and never written: it breaks the order.
-    Raises CodecError: no terminator, or an unknown or cut escape.
-    """
-    end = data.find(b"\x00", offset)
-    if end < 0:
-        raise CodecError("TerminatedBytes without a terminator")
-    escaped = data[offset:end]
-    if b"\x01" not in escaped:
-        return escaped, end + 1
-    out = bytearray()
-    position = 0
-    while position < len(escaped):
-        byte = escaped[position]
-        if byte == 1:
-            position += 1
-            code = escaped[position] if position < len(escaped) else 0
-            if code not in _ESCAPES:
-                raise CodecError(f"TerminatedBytes with the unknown escape 01 {code:02x}")
-            byte = _ESCAPES[code]
-        out.append(byte)
-        position += 1
-    return bytes(out), end + 1
+    def __init__(self, name: str, *fields: Codec[Any]) -> None:
+        self._name = name
+        self._fields = fields
+
+    def encode(self, *values: Any) -> bytes:  # noqa: ANN401 - each is what its field takes
+        """Encode a value for each field."""
+        fields = zip(self._fields, values, strict=True)
+        return b"".join([field.encode(value) for field, value in fields])
+
+    def decode(self, data: bytes) -> list[Any]:
+        """Read the value of each field. Raises CodecError: also where bytes are left over."""
+        values, offset = [], 0
+        for field in self._fields:
+            value, offset = field.read(data, offset)
+            values.append(value)
+        finish(data, offset, self._name)
+        return values
 
 
-_ESCAPES = {1: 0x00, 2: 0x01, 3: 0xFF}
+# -- numbers and bytes --
+
+
+def pack(layout: struct.Struct, *values: Any) -> bytes:  # noqa: ANN401 - as `struct` has it
+    """Encode fixed fields."""
+    try:
+        return layout.pack(*values)
+    except struct.error as exc:
+        raise CodecError(f"{values} does not fit {layout.format!r}: {exc}") from exc
+
+
+def unpack(layout: struct.Struct, data: bytes, offset: int) -> tuple[tuple[Any, ...], int]:
+    """Read fixed fields."""
+    if offset + layout.size > len(data):
+        raise CodecError(f"cut short: {layout.size} bytes expected at byte {offset}")
+    return layout.unpack_from(data, offset), offset + layout.size
+
+
+def fixed(form: str) -> Codec[Sequence[Any]]:
+    """Several fields of the form that `struct` has."""
+    layout = struct.Struct(form)
+    return Codec(
+        lambda values: pack(layout, *values), lambda data, offset: unpack(layout, data, offset)
+    )
+
+
+def number(form: str) -> Codec[Any]:
+    """One field of the form that `struct` has."""
+    layout = struct.Struct(form)
+
+    def read(data: bytes, offset: int) -> tuple[Any, int]:
+        (value,), offset = unpack(layout, data, offset)
+        return value, offset
+
+    return Codec(lambda value: pack(layout, value), read)
+
+
+def take(data: bytes, offset: int, size: int) -> tuple[bytes, int]:
+    """Read `size` bytes."""
+    end = offset + size
+    if end > len(data):
+        raise CodecError(f"cut short: {size} bytes expected at byte {offset}")
+    return data[offset:end], end
+
+
+def count(size: int, what: str) -> bytes:
+    """Encode the count of an array."""
+    if size > MAX_U16:
+        raise CodecError(f"{size} {what} are more than the 65535 that a u16 count holds")
+    return _U16.pack(size)
+
+
+def read_count(data: bytes, offset: int) -> int:
+    """Read the count of an array, which takes two bytes."""
+    if offset + 2 > len(data):
+        raise CodecError(f"cut short at byte {offset}: a count is missing")
+    return data[offset] | data[offset + 1] << 8
 
 
 def utf8(text: str) -> bytes:
-    """Encode a Utf8. Raises CodecError: longer than 65,535 bytes."""
+    """Encode a Utf8."""
     data = text.encode()
     return count(len(data), "Utf8 bytes") + data
 
 
 def read_utf8(data: bytes, offset: int = 0) -> tuple[str, int]:
-    """Read a Utf8; answer the text and the offset after it.
-
-    Raises CodecError: cut short, or no UTF-8.
-    """
+    """Read a Utf8. Raises CodecError: also where it is no UTF-8."""
     raw, end = take(data, offset + 2, read_count(data, offset))
     try:
         return raw.decode(), end
@@ -80,93 +132,108 @@ def read_utf8(data: bytes, offset: int = 0) -> tuple[str, int]:
         raise CodecError(f"Utf8 that is no UTF-8 at byte {offset + 2 + exc.start}") from exc
 
 
-def count(number: int, what: str) -> bytes:
-    """Encode the count of an array.
-
-    Raises CodecError: more than 65,535, which the format cannot hold.
-    """
-    if number > MAX_U16:
-        raise CodecError(f"{number} {what} are more than the 65535 that a u16 count holds")
-    return _U16.pack(number)
+def u64s(numbers: Sequence[int]) -> bytes:
+    """Encode an Array<u64>."""
+    return count(len(numbers), "numbers") + pack(struct.Struct(f"<{len(numbers)}Q"), *numbers)
 
 
-def read_count(data: bytes, offset: int) -> int:
-    """Read the count of an array. Raises CodecError: cut short."""
-    if offset + 2 > len(data):
-        raise CodecError(f"cut short at byte {offset}: a count is missing")
-    return data[offset] | data[offset + 1] << 8
-
-
-def take(data: bytes, offset: int, size: int) -> tuple[bytes, int]:
-    """Read `size` bytes; answer them and the offset after them. Raises CodecError: cut short."""
-    end = offset + size
-    if end > len(data):
-        raise CodecError(f"cut short: {size} bytes expected at byte {offset}")
-    return data[offset:end], end
-
-
-def unpack(layout: struct.Struct, data: bytes, offset: int) -> tuple[tuple[int, ...], int]:
-    """Read fixed fields; answer them and the offset after them. Raises CodecError: cut short."""
-    if offset + layout.size > len(data):
-        raise CodecError(f"cut short: {layout.size} bytes expected at byte {offset}")
-    return layout.unpack_from(data, offset), offset + layout.size
-
-
-def pack(layout: struct.Struct, *values: int) -> bytes:
-    """Encode fixed fields. Raises CodecError: a value does not fit its field."""
-    try:
-        return layout.pack(*values)
-    except struct.error as exc:
-        raise CodecError(f"{values} does not fit {layout.format!r}: {exc}") from exc
-
-
-def array(items: Sequence[T], encode: Callable[[T], bytes]) -> bytes:
-    """Encode an Array<T>. Raises CodecError: more than 65,535 elements."""
-    return count(len(items), "elements") + b"".join(map(encode, items))
-
-
-def read_array(
-    data: bytes, offset: int, read: Callable[[bytes, int], tuple[T, int]]
-) -> tuple[list[T], int]:
-    """Read an Array<T>; answer its elements and the offset after them.
-
-    Raises CodecError: cut short.
-    """
-    number, offset = read_count(data, offset), offset + 2
-    items = []
-    for _ in range(number):
-        item, offset = read(data, offset)
-        items.append(item)
-    return items, offset
-
-
-def u64s(numbers: Sequence[int], what: str) -> bytes:
-    """Encode an Array<u64>. Raises CodecError: more than 65,535 elements."""
-    return count(len(numbers), what) + struct.pack(f"<{len(numbers)}Q", *numbers)
-
-
-def read_u64s(data: bytes, offset: int) -> tuple[tuple[int, ...], int]:
-    """Read an Array<u64>; answer its numbers and the offset after them.
-
-    Raises CodecError: cut short.
-    """
+def read_u64s(data: bytes, offset: int = 0) -> tuple[tuple[int, ...], int]:
+    """Read an Array<u64>."""
     return unpack(struct.Struct(f"<{read_count(data, offset)}Q"), data, offset + 2)
 
 
-def finish(data: bytes, offset: int, what: str) -> None:
-    """Check that a record ends where its last field does.
+def array(of: Codec[T]) -> Codec[Sequence[T]]:
+    """An Array of what a codec reads and writes."""
 
-    Raises CodecError: bytes are left over.
-    """
+    def encode(items: Sequence[T]) -> bytes:
+        return count(len(items), "elements") + b"".join(map(of.encode, items))
+
+    def read(data: bytes, offset: int) -> tuple[Sequence[T], int]:
+        size, offset = read_count(data, offset), offset + 2
+        items = []
+        for _ in range(size):
+            item, offset = of.read(data, offset)
+            items.append(item)
+        return items, offset
+
+    return Codec(encode, read)
+
+
+def optional(of: Codec[T]) -> Codec[T | None]:
+    """A last field that may be absent; None is its absence."""
+    return Codec(
+        lambda value: b"" if value is None else of.encode(value),
+        lambda data, offset: (None, offset) if offset == len(data) else of.read(data, offset),
+    )
+
+
+def encode_flagged(of: Sequence[Codec[Any]], values: Sequence[Any]) -> tuple[int, bytes]:
+    """Encode the values that are not None; answer the flags that name them, and their bytes."""
+    flags, parts = 0, []
+    for bit, value in enumerate(values):
+        if value is not None:
+            flags |= 1 << bit
+            parts.append(of[bit].encode(value))
+    return flags, b"".join(parts)
+
+
+def read_flagged(
+    of: Sequence[Codec[Any]], flags: int, data: bytes, offset: int
+) -> tuple[list[Any], int]:
+    """Read the values that flags name; the others are None."""
+    values: list[Any] = []
+    for bit, codec in enumerate(of):
+        value = None
+        if flags >> bit & 1:
+            value, offset = codec.read(data, offset)
+        values.append(value)
+    return values, offset
+
+
+UTF8 = Codec(utf8, read_utf8)
+U64S: Codec[Sequence[int]] = Codec(u64s, read_u64s)
+BYTES_16: Codec[bytes] = Codec(lambda value: value, lambda data, offset: take(data, offset, 16))
+REST: Codec[bytes] = Codec(lambda value: value, lambda data, offset: (data[offset:], len(data)))
+NOTHING: Codec[bool] = Codec(lambda _: b"", lambda _, offset: (True, offset))
+"""Of a flag that says all."""
+
+
+def finish(data: bytes, offset: int, what: str) -> None:
+    """Check that a record ends where its last field does."""
     if offset != len(data):
         raise CodecError(f"{what}: {len(data) - offset} bytes are left over")
 
 
-def var_u64(value: int) -> bytes:
-    """Encode a number for a log key: the first nibble counts the bytes that follow.
+# -- keys --
 
-    Raises CodecError: negative or above 64 bits.
+
+def terminated(raw: bytes) -> bytes:
+    """Escape and terminate bytes for use inside a key (the form of the log's source)."""
+    if b"\x01" in raw or b"\x00" in raw:
+        raw = raw.replace(b"\x01", b"\x01\x02").replace(b"\x00", b"\x01\x01")
+    return raw + b"\x00"
+
+
+_ESCAPED = re.compile(b"\x01(.?)", re.DOTALL)
+_ESCAPES = {b"\x01": b"\x00", b"\x02": b"\x01", b"\x03": b"\xff"}
+
+
+def read_terminated(data: bytes, offset: int = 0) -> tuple[bytes, int]:
+    """Read TerminatedBytes; answer the raw bytes and the offset after the terminator.
+
+    The escape 01 03 of the log RFC's table is accepted and never written: it breaks the order.
     """
+    end = data.find(b"\x00", offset)
+    if end < 0:
+        raise CodecError("TerminatedBytes without a terminator")
+    try:
+        return _ESCAPED.sub(lambda found: _ESCAPES[found[1]], data[offset:end]), end + 1
+    except KeyError as exc:
+        raise CodecError(f"TerminatedBytes with an unknown escape: 01 {exc}") from exc
+
+
+def var_u64(value: int) -> bytes:
+    """Encode a number for a log key: the first nibble counts the bytes that follow."""
     if not 0 <= value <= MAX_U64:
         raise CodecError(f"{value} is no u64")
     follow = (value.bit_length() + 3) // 8

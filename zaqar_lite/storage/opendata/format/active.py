@@ -3,33 +3,35 @@
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
 from zaqar_lite.domain.attempts import MAX_CLAIMS
 from zaqar_lite.domain.models import Origin
 from zaqar_lite.storage.opendata.format import (
-    CodecError,
+    BYTES_16,
+    NOTHING,
+    UTF8,
+    Codec,
     count,
+    encode_flagged,
     finish,
+    fixed,
+    number,
     pack,
     read_count,
+    read_flagged,
     read_utf8,
-    take,
     unpack,
     utf8,
 )
-from zaqar_lite.storage.opendata.format.records import encode_consumer, read_consumer
-
-_U64 = struct.Struct("<Q")
-_I64 = struct.Struct("<q")
-_MILLISECONDS = struct.Struct("<qq")
+from zaqar_lite.storage.opendata.format.records import CONSUMER
 
 
 @lru_cache(512)
-def _layout(number: int) -> struct.Struct:
-    return struct.Struct("<" + "QBqqH" * number)
+def _layout(size: int) -> struct.Struct:
+    return struct.Struct("<" + "QBqqH" * size)
 
 
 def encode_active(
@@ -37,8 +39,7 @@ def encode_active(
 ) -> bytes:
     """Encode an active page: the RFC's two arrays, then our extras, absent where there are none.
 
-    The messages are given as their fields in one row. Raises CodecError: more than 65,535 elements,
-    or a field out of range.
+    The messages are given as their fields in one row.
     """
     page = b"".join(
         count(len(fields) // 5, "messages") + pack(_layout(len(fields) // 5), *fields)
@@ -71,112 +72,78 @@ class Extra(Struct):
     origin: Origin | None = None
 
 
+def _read_moved(data: bytes, offset: int) -> tuple[tuple[int, int, str], int]:
+    (moved_at, claims), offset = unpack(_MOVED, data, offset)
+    source, offset = read_utf8(data, offset)
+    return (moved_at, claims, source), offset
+
+
+_MOVED = struct.Struct("<qI")
 _EXTRA = struct.Struct("<QH")
-_HELD, _TTL, _POSITION, _RENAMED, _LAST_CLAIM, _SHARED, _ORIGIN, _ORIGIN_CLAIM, _ORIGIN_CLIENT = (
-    1, 2, 4, 8, 16, 32, 64, 128, 256,
-)  # fmt: skip
-_ORIGIN_REASON, _PARKED, _REDRIVEN, _GROUP = 512, 1024, 2048, 4096
-_ORIGIN_FIELDS = struct.Struct("<qI")
+_HELD = struct.Struct("<QHqq")
+_PARTS: Sequence[Codec[Any]] = (
+    fixed("<qq"),  # visible_at and deadline
+    number("<q"),  # ttl_ms
+    number("<Q"),  # position
+    NOTHING,  # renamed
+    BYTES_16,  # last_claim
+    NOTHING,  # shared
+    Codec(lambda origin: pack(_MOVED, *origin[:2]) + utf8(origin[2]), _read_moved),
+    BYTES_16,  # the claim of the origin
+    CONSUMER,  # and its client
+    UTF8,  # its reason
+    NOTHING,  # parked
+    number("<B"),  # how often it was redriven
+    UTF8,  # the group, which its headers name; earlier versions wrote it
+)
+"""What the flags of extras name, beginning with the lowest."""
 
 
 def encode_extra(message_id: int, extra: Extra) -> bytes:
     """Encode one entry's extras: id, flags, and the fields that the flags name."""
-    flags = 0
-    parts: list[bytes] = []
-    if extra.deadline is not None:
-        flags |= _HELD
-        parts.append(_MILLISECONDS.pack(extra.visible_at or 0, extra.deadline))
-    if extra.ttl_ms is not None:
-        flags |= _TTL
-        parts.append(_I64.pack(extra.ttl_ms))
-    if extra.position is not None:
-        flags |= _POSITION
-        parts.append(_U64.pack(extra.position))
-    if extra.last_claim is not None:
-        flags |= _LAST_CLAIM
-        parts.append(extra.last_claim)
-    if extra.origin is not None:
-        of_origin, encoded = _encode_origin(extra.origin)
-        flags |= of_origin
-        parts.append(encoded)
-    flags |= _RENAMED * extra.renamed | _SHARED * extra.shared | _PARKED * extra.parked
-    return _EXTRA.pack(message_id, flags) + b"".join(parts)
+    visible_at, deadline = extra.visible_at or 0, extra.deadline
+    if deadline is not None and extra == Extra(extra.visible_at, deadline):
+        return pack(_HELD, message_id, 1, visible_at, deadline)  # a claim writes many of these
+    moved = claim = client = reason = redriven = None
+    if (origin := extra.origin) is not None:
+        moved = origin.moved_at, origin.claim_count, origin.source
+        claim = None if origin.last_claim_id is None else bytes.fromhex(origin.last_claim_id)
+        client, redriven = origin.last_client_id, origin.redriven or None
+        reason = None if origin.reason == MAX_CLAIMS else origin.reason
+    held = None if deadline is None else (visible_at, deadline)
+    flags, encoded = encode_flagged(
+        _PARTS,
+        (
+            held, extra.ttl_ms, extra.position, extra.renamed or None, extra.last_claim,
+            extra.shared or None, moved, claim, client, reason, extra.parked or None, redriven,
+        ),
+    )  # fmt: skip
+    return pack(_EXTRA, message_id, flags) + encoded
 
 
-def _encode_origin(origin: Origin) -> tuple[int, bytes]:
-    """Encode an origin, and tell the flags that name its fields."""
-    claim, client, reason = origin.last_claim_id, origin.last_client_id, origin.reason
-    flags = _ORIGIN
-    parts = [_ORIGIN_FIELDS.pack(origin.moved_at, origin.claim_count), utf8(origin.source)]
-    if claim is not None:
-        flags |= _ORIGIN_CLAIM
-        parts.append(bytes.fromhex(claim))
-    if client is not None:
-        flags |= _ORIGIN_CLIENT
-        parts.append(encode_consumer(client))
-    if reason != MAX_CLAIMS:
-        flags |= _ORIGIN_REASON
-        parts.append(utf8(reason))
-    if origin.redriven:
-        flags |= _REDRIVEN
-        parts.append(bytes((origin.redriven,)))
-    return flags, b"".join(parts)
-
-
-def _read_extras(data: bytes, offset: int) -> tuple[list[tuple[int, Extra]], int]:
-    """Read the extras of a page. Raises CodecError: cut short, or no UTF-8."""
-    found: list[tuple[int, Extra]] = []
-    number, offset = read_count(data, offset), offset + 2
-    try:
-        for _ in range(number):
-            message_id, flags = _EXTRA.unpack_from(data, offset)
-            offset += 10
-            extra = Extra()
-            if flags & _HELD:
-                extra.visible_at, extra.deadline = _MILLISECONDS.unpack_from(data, offset)
-                offset += 16
-            if flags & _TTL:
-                (extra.ttl_ms,) = _I64.unpack_from(data, offset)
-                offset += 8
-            if flags & _POSITION:
-                (extra.position,) = _U64.unpack_from(data, offset)
-                offset += 8
-            if flags & _LAST_CLAIM:
-                extra.last_claim = data[offset : offset + 16]
-                offset += 16
-            if flags & _ORIGIN:
-                extra.origin, offset = _read_origin(data, offset, flags)
-            if flags & _GROUP:  # earlier versions repeated it; the headers have it
-                _, offset = read_utf8(data, offset)
-            extra.renamed = bool(flags & _RENAMED)
-            extra.shared = bool(flags & _SHARED)
-            extra.parked = bool(flags & _PARKED)
-            found.append((message_id, extra))
-    except struct.error as exc:
-        raise CodecError(f"cut short at byte {offset}: {exc}") from exc
-    if offset > len(data):
-        raise CodecError(f"cut short: {offset} bytes expected")
-    return found, offset
-
-
-def _read_origin(data: bytes, offset: int, flags: int) -> tuple[Origin, int]:
-    claim, client, reason, redriven = None, None, MAX_CLAIMS, 0
-    (moved_at, claims), offset = unpack(_ORIGIN_FIELDS, data, offset)
-    source, offset = read_utf8(data, offset)
-    if flags & _ORIGIN_CLAIM:
-        claim, offset = data[offset : offset + 16].hex(), offset + 16
-    if flags & _ORIGIN_CLIENT:
-        client, offset = read_consumer(data, offset)
-    if flags & _ORIGIN_REASON:
-        reason, offset = read_utf8(data, offset)
-    if flags & _REDRIVEN:
-        (redriven,), offset = take(data, offset, 1)
-    return Origin(source, moved_at, claims, claim, client, reason, redriven), offset
+def _read_extra(data: bytes, offset: int) -> tuple[int, Extra, int]:
+    (message_id, flags), offset = unpack(_EXTRA, data, offset)
+    values, offset = read_flagged(_PARTS, flags, data, offset)
+    held, ttl_ms, position, renamed, last, shared, moved, claim, client, reason, parked, *rest = (
+        values
+    )
+    origin = None
+    if moved is not None:
+        moved_at, claims, source = moved
+        last_claim_id = None if claim is None else claim.hex()
+        reason = MAX_CLAIMS if reason is None else reason
+        origin = Origin(source, moved_at, claims, last_claim_id, client, reason, rest[0] or 0)
+    visible_at, deadline = held or (None, None)
+    extra = Extra(
+        visible_at, deadline, ttl_ms, position, bool(renamed), last, bool(shared), bool(parked),
+        origin,
+    )  # fmt: skip
+    return message_id, extra, offset
 
 
 def _read_entries(data: bytes, offset: int) -> tuple[Sequence[int], int]:
-    number, offset = read_count(data, offset), offset + 2
-    return unpack(_layout(number), data, offset)
+    size, offset = read_count(data, offset), offset + 2
+    return unpack(_layout(size), data, offset)
 
 
 def _by_place(
@@ -215,14 +182,17 @@ class ActivePage(NamedTuple):
 
 
 def read_active(data: bytes) -> ActivePage:
-    """Read an active page. Raises CodecError: cut short or bytes left over."""
+    """Read an active page."""
     available, offset = _read_entries(data, 0)
     in_flight, offset = _read_entries(data, offset)
-    extras: Mapping[int, Extra] = {}
+    pairs = []
     if offset < len(data):
-        pairs, offset = _read_extras(data, offset)
-        extras = _by_place(available, in_flight, pairs)
+        size, offset = read_count(data, offset), offset + 2
+        for _ in range(size):
+            message_id, extra, offset = _read_extra(data, offset)
+            pairs.append((message_id, extra))
     finish(data, offset, "active page")
+    extras = _by_place(available, in_flight, pairs) if pairs else {}
     return ActivePage(available, in_flight, extras)
 
 

@@ -1,4 +1,4 @@
-"""Values of the records of queues and messages, each with its encoder and decoder; all pure.
+"""Values of the records of queues and messages, both ways; all pure.
 
 What RFC 0001 defines is encoded exactly so. Additions are fields behind the RFC's own (a reader
 that knows only the RFC stops before them), and record types of their own (`keys.py`). Instants are
@@ -16,34 +16,30 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
-from msgspec import Struct
-
 from zaqar_lite.domain.attempts import Attempt, Ended
 from zaqar_lite.storage.opendata.format import (
     MAX_U16,
+    U64S,
+    UTF8,
+    Codec,
     CodecError,
+    Layout,
     array,
-    count,
+    encode_flagged,
     finish,
+    fixed,
+    number,
+    optional,
     pack,
-    read_array,
     read_count,
-    read_u64s,
+    read_flagged,
     read_utf8,
     take,
-    u64s,
     unpack,
     utf8,
 )
 
-_U64 = struct.Struct("<Q")
-_METADATA = struct.Struct("<QqqqIB")
-_ENDED = "QqH"
-_CLAIM = struct.Struct("<qII")
-_MILLISECONDS = struct.Struct("<qq")
-
-
-# -- payload ----------------------------------------------------------------------------------
+# -- payload and metadata --
 
 
 def encode_payload(body: bytes) -> bytes:
@@ -72,10 +68,9 @@ def decode_payload(data: bytes) -> bytes:
     raise CodecError(f"payload of the unknown type {kind.hex() or 'none'}")
 
 
-# -- metadata ---------------------------------------------------------------------------------
-
 QUEUE_HEADER = "queue"
 CLIENT_HEADER = "sys.client"
+_METADATA = struct.Struct("<QqqqIB")
 
 
 class Metadata(NamedTuple):
@@ -86,7 +81,15 @@ class Metadata(NamedTuple):
     received_at: int
     visible_at: int
     retention_s: int
-    headers: Sequence[tuple[str, str]]
+    headers: list[tuple[str, str]]
+
+    def take(self, name: str) -> str | None:
+        """Remove and answer the first header of a name, wherever another writer put it."""
+        for place, (known, value) in enumerate(self.headers):
+            if known == name:
+                del self.headers[place]
+                return value
+        return None
 
 
 def encode_headers(headers: Sequence[tuple[str, str]]) -> bytes:
@@ -94,70 +97,31 @@ def encode_headers(headers: Sequence[tuple[str, str]]) -> bytes:
     return b"".join(utf8(name) + utf8(value) for name, value in headers)
 
 
-def encode_posted(  # noqa: PLR0917 - one call a message: positional costs least
-    message_id: int, now: int, visible_at: int, retention_s: int, number: int, headers: bytes
+def encode_posted(
+    message_id: int, now: int, visible_at: int, retention_s: int, headers: list[tuple[str, str]]
 ) -> bytes:
-    """Encode the entry of a message posted now, from headers that are encoded already."""
-    return _METADATA.pack(message_id, now, now, visible_at, retention_s, number) + headers
+    """Encode the entry of a message posted now."""
+    fixed_fields = (message_id, now, now, visible_at, retention_s, len(headers))
+    return pack(_METADATA, *fixed_fields) + encode_headers(headers)
 
 
 def decode_metadata(data: bytes) -> Metadata:
-    """Read an entry of the metadata log. Raises CodecError: cut short or bytes left over."""
-    fixed, offset = unpack(_METADATA, data, 0)
+    """Read an entry of the metadata log."""
+    (own_id, created, received, visible, retention_s, size), offset = unpack(_METADATA, data, 0)
     headers = []
-    for _ in range(fixed[5]):
+    for _ in range(size):
         name, offset = read_utf8(data, offset)
         value, offset = read_utf8(data, offset)
         headers.append((name, value))
     finish(data, offset, "metadata")
-    return Metadata(fixed[0], fixed[1], fixed[2], fixed[3], fixed[4], headers)
+    return Metadata(own_id, created, received, visible, retention_s, headers)
 
 
-def split_headers(metadata: Metadata) -> tuple[str | None, str | None, dict[str, str]]:
-    """Split a metadata record's headers: the queue, the client, and the message's own."""
-    headers = list(metadata.headers)
-    queue, client_id = _taken(headers, QUEUE_HEADER), _taken(headers, CLIENT_HEADER)
-    return queue, client_id, dict(headers)
+# -- done and failed messages, and consumers --
 
-
-def _taken(headers: list[tuple[str, str]], name: str) -> str | None:
-    """Remove and answer the first header of a name, wherever another writer put it."""
-    for place, (known, value) in enumerate(headers):
-        if known == name:
-            del headers[place]
-            return value
-    return None
-
-
-# -- done, failed, consumers ------------------------------------------------------------------
-
-
-class EndedMessage(NamedTuple):
-    """A message in the list of done or of failed messages."""
-
-    message_id: int
-    ended_at: int
-    attempts: int
-
-
-def encode_ended(items: Sequence[EndedMessage]) -> bytes:
-    """Encode a page of done or failed messages.
-
-    Raises CodecError: more than 65,535 elements, or a field out of range.
-    """
-    layout = struct.Struct("<" + _ENDED * len(items))
-    return count(len(items), "ended messages") + pack(
-        layout, *(value for item in items for value in item)
-    )
-
-
-def decode_ended(data: bytes) -> list[EndedMessage]:
-    """Read a page of done or failed messages. Raises CodecError: cut short or bytes left over."""
-    layout = struct.Struct("<" + _ENDED * read_count(data, 0))
-    fields, end = unpack(layout, data, 2)
-    finish(data, end, "page of ended messages")
-    rows = iter(fields)
-    return [EndedMessage(*row) for row in zip(rows, rows, rows, strict=True)]
+ENDED = Layout("page of ended messages", array(fixed("<QqH")))
+"""Done or failed messages: their numbers, instants and attempts."""
+_U64 = number("<Q")
 
 
 @lru_cache(4096)
@@ -167,7 +131,7 @@ def encode_consumer(consumer: str | int) -> bytes:
     Text that is a UUID in another spelling than the usual stays text, so that it reads back.
     """
     if isinstance(consumer, int):
-        return b"\x03" + pack(_U64, consumer)
+        return b"\x03" + _U64.encode(consumer)
     try:
         parsed = uuid.UUID(consumer)
     except ValueError:
@@ -176,10 +140,7 @@ def encode_consumer(consumer: str | int) -> bytes:
 
 
 def read_consumer(data: bytes, offset: int = 0) -> tuple[str, int]:
-    """Read a ConsumerID as text; answer it and the offset after it.
-
-    Raises CodecError: cut short, or of an unknown kind.
-    """
+    """Read a ConsumerID as text."""
     kind, offset = take(data, offset, 1)
     if kind == b"\x01":
         raw, offset = take(data, offset, 16)
@@ -187,12 +148,18 @@ def read_consumer(data: bytes, offset: int = 0) -> tuple[str, int]:
     if kind == b"\x02":
         return read_utf8(data, offset)
     if kind == b"\x03":
-        (number,), offset = unpack(_U64, data, offset)
-        return str(number), offset
+        value, offset = _U64.read(data, offset)
+        return str(value), offset
     raise CodecError(f"ConsumerID of the unknown kind {kind.hex()}")
 
 
-# -- configuration, claims --------------------------------------------------------------------
+CONSUMER: Codec[str] = Codec(encode_consumer, read_consumer)
+
+# -- claims --
+
+_CLAIM = Layout(
+    "claim", number("<q"), number("<I"), number("<I"), CONSUMER, U64S, optional(fixed("<qq"))
+)
 
 
 @dataclass(slots=True)
@@ -211,43 +178,33 @@ class ClaimRecord:
 
 
 def encode_claim(claim: ClaimRecord) -> bytes:
-    """Encode a claim. Raises CodecError: a field does not fit."""
-    ttl_s, grace_s = -(-claim.ttl_ms // 1000), -(-claim.grace_ms // 1000)
-    exact = ttl_s * 1000 == claim.ttl_ms and grace_s * 1000 == claim.grace_ms
-    return b"".join((
-        pack(_CLAIM, claim.created_at, ttl_s, grace_s),
-        encode_consumer(claim.client_id),
-        u64s(claim.message_ids, "messages of a claim"),
-        b"" if exact else _MILLISECONDS.pack(claim.ttl_ms, claim.grace_ms),
-    ))  # fmt: skip
+    """Encode a claim."""
+    exact = claim.ttl_ms, claim.grace_ms
+    ttl_s, grace_s = (-(-one // 1000) for one in exact)
+    is_whole = (ttl_s * 1000, grace_s * 1000) == exact
+    return _CLAIM.encode(
+        claim.created_at, ttl_s, grace_s, claim.client_id, claim.message_ids,
+        None if is_whole else exact,
+    )  # fmt: skip
 
 
 def decode_claim(data: bytes) -> ClaimRecord:
-    """Read a claim. Raises CodecError: cut short or bytes left over."""
-    (created_at, ttl_s, grace_s), offset = unpack(_CLAIM, data, 0)
-    client_id, offset = read_consumer(data, offset)
-    ids, offset = read_u64s(data, offset)
-    ttl_ms, grace_ms = ttl_s * 1000, grace_s * 1000
-    if offset < len(data):
-        (ttl_ms, grace_ms), offset = unpack(_MILLISECONDS, data, offset)
-    finish(data, offset, "claim")
+    """Read a claim."""
+    created_at, ttl_s, grace_s, client_id, ids, exact = _CLAIM.decode(data)
+    ttl_ms, grace_ms = exact or (ttl_s * 1000, grace_s * 1000)
     return ClaimRecord(created_at, ttl_ms, grace_ms, client_id, list(ids))
 
 
-_SUMMARY = struct.Struct("<QIB")
-_KEPT = struct.Struct("<HI")
-_ATTEMPT = struct.Struct("<HqqqBB")
-_REASON, _DETAIL, _CLIENT = 1, 2, 4
+# -- attempts --
+
 _ENDINGS = (Ended.RELEASED, Ended.FAILED, Ended.LAPSED, Ended.DEAD)
 _CODES = {ending: code for code, ending in enumerate(_ENDINGS)}
 _NONE_ENDED, _IS_HELD = 0x7F, 0x80
-
-
-class Kept(Struct, frozen=True, gc=False):
-    """An ended attempt that has a record, and how much it counts (`Attempt.size`)."""
-
-    number: int
-    size: int
+_ATTEMPTS = Layout(
+    "attempts", array(CONSUMER), optional(fixed("<QIB")), optional(array(fixed("<HI")))
+)
+_ATTEMPT = struct.Struct("<HqqqBB")
+_TEXTS = (UTF8, UTF8, CONSUMER)
 
 
 class Attempts(NamedTuple):
@@ -257,7 +214,7 @@ class Attempts(NamedTuple):
     history     the number in the keys of the attempts' own records
     failures    how many attempts were failures
     last_ended  how the last one ended
-    kept        the attempts that have a record
+    kept        the number of each attempt that has a record, and how much it counts
 
     All but the consumers are an addition, absent where there is nothing to say.
     """
@@ -266,47 +223,34 @@ class Attempts(NamedTuple):
     history: int = 0
     failures: int = 0
     last_ended: Ended | None = None
-    kept: tuple[Kept, ...] = ()
-
-
-def _encode_kept(kept: Kept) -> bytes:
-    return pack(_KEPT, kept.number, kept.size)
+    kept: Sequence[tuple[int, int]] = ()
 
 
 def encode_attempts(attempts: Attempts, holder: str | None = None) -> bytes:
     """Encode the ended attempts of a message, and its current claimant.
 
     The claimant is the last of the RFC's consumers; a flag in the addition marks it.
-    Raises CodecError: a field does not fit.
     """
     consumers, history, failures, last_ended, kept = attempts
     if holder is None and (not history or last_ended is None):
-        return array(consumers, encode_consumer)
+        return _ATTEMPTS.encode(consumers, None, None)
     code = _NONE_ENDED if last_ended is None else _CODES[last_ended]
     if holder is not None:
         consumers, code = (*consumers, holder), code | _IS_HELD
-    fixed = pack(_SUMMARY, history, failures, code)
-    return array(consumers, encode_consumer) + fixed + array(kept, _encode_kept)
+    return _ATTEMPTS.encode(consumers, (history, failures, code), kept)
 
 
 def decode_attempts(data: bytes) -> Attempts:
-    """Read the ended attempts of a message.
-
-    Raises CodecError: cut short, bytes left over, or an unknown ending.
-    """
-    found, offset = read_array(data, 0, read_consumer)
+    """Read the ended attempts of a message."""
+    found, summary, kept = _ATTEMPTS.decode(data)
     consumers = tuple(found)
-    if offset == len(data):
+    if summary is None:
         return Attempts(consumers)
-    (history, failures, code), offset = unpack(_SUMMARY, data, offset)
-    number, rest = read_count(data, offset), data[offset + 2 :]
-    if len(rest) != number * _KEPT.size:
-        raise CodecError(f"attempts: {len(rest)} bytes for {number} that have a record")
-    kept = tuple([Kept(*fields) for fields in _KEPT.iter_unpack(rest)])
-    ended = None if code & ~_IS_HELD == _NONE_ENDED else _ending(code & ~_IS_HELD)
+    history, failures, code = summary
     if code & _IS_HELD:
-        consumers = consumers[:-1]
-    return Attempts(consumers, history, failures, ended, kept)
+        consumers, code = consumers[:-1], code & ~_IS_HELD
+    ended = None if code == _NONE_ENDED else _ending(code)
+    return Attempts(consumers, history, failures, ended, tuple(kept or ()))
 
 
 def _ending(code: int) -> Ended:
@@ -316,38 +260,15 @@ def _ending(code: int) -> Ended:
 
 
 def encode_attempt(attempt: Attempt) -> bytes:
-    """Encode an ended attempt: its fixed fields, and the texts that the flags name.
-
-    Raises CodecError: a field does not fit.
-    """
-    number, claimed_at, ended_at, outcome, delay_ms, reason, detail, client_id = attempt
-    flags = 0
-    parts = []
-    if reason is not None:
-        flags |= _REASON
-        parts.append(utf8(reason))
-    if detail is not None:
-        flags |= _DETAIL
-        parts.append(utf8(detail))
-    if client_id is not None:
-        flags |= _CLIENT
-        parts.append(encode_consumer(client_id))
-    fixed = pack(_ATTEMPT, number, claimed_at, ended_at, delay_ms, _CODES[outcome], flags)
-    return fixed + b"".join(parts)
+    """Encode an ended attempt: its fixed fields, and the texts that the flags name."""
+    count, claimed_at, ended_at, outcome, delay_ms, *texts = attempt
+    flags, encoded = encode_flagged(_TEXTS, texts)
+    return pack(_ATTEMPT, count, claimed_at, ended_at, delay_ms, _CODES[outcome], flags) + encoded
 
 
 def decode_attempt(data: bytes) -> Attempt:
-    """Read an ended attempt.
-
-    Raises CodecError: cut short, bytes left over, or an unknown ending.
-    """
-    (number, claimed_at, ended_at, delay_ms, code, flags), offset = unpack(_ATTEMPT, data, 0)
-    reason = detail = client_id = None
-    if flags & _REASON:
-        reason, offset = read_utf8(data, offset)
-    if flags & _DETAIL:
-        detail, offset = read_utf8(data, offset)
-    if flags & _CLIENT:
-        client_id, offset = read_consumer(data, offset)
+    """Read an ended attempt."""
+    (count, claimed_at, ended_at, delay_ms, code, flags), offset = unpack(_ATTEMPT, data, 0)
+    texts, offset = read_flagged(_TEXTS, flags, data, offset)
     finish(data, offset, "attempt")
-    return Attempt(number, claimed_at, ended_at, _ending(code), delay_ms, reason, detail, client_id)
+    return Attempt(count, claimed_at, ended_at, _ending(code), delay_ms, *texts)
