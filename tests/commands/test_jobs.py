@@ -129,6 +129,8 @@ def test_the_sdk_makes_changes_and_ends_a_schedule(client: Client, queue: str) -
     schedules.delete(queue)
     with pytest.raises(NotFound):
         schedules.get(queue)
-    for name in ("", ".", ".."):
-        with pytest.raises(ValueError, match="not the name of a schedule"):
+    with pytest.raises(ValueError, match="the name of a schedule is empty"):
+        schedules.get("")
+    for name in (".", ".."):
+        with pytest.raises(NotFound):
             schedules.get(name)

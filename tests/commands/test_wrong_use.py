@@ -17,7 +17,7 @@ from tests.server import ServerProcess
 from tests.services.process import free_port, listens, wait_until
 from zaqar_lite import cli
 from zaqar_lite.client import AsyncClient, Client, Forbidden
-from zaqar_lite.commands.base_command import add_delete
+from zaqar_lite.commands.base_command import Verbs
 
 Wrong = Callable[..., str]
 
@@ -302,8 +302,8 @@ def test_who_may_delete_and_not_look_deletes_without_looking(server: ServerProce
         raise Forbidden("Forbidden", given.name)
 
     parser = argparse.ArgumentParser()
-    verbs = parser.add_subparsers()
-    add_delete(verbs, "delete it", find, lambda _, given: deleted.append(given.name), "name")
+    verbs = Verbs(parser.add_subparsers())
+    verbs.delete("delete it", find, lambda _, given: deleted.append(given.name), "name")
     arguments = parser.parse_args(["delete", "one", "--url", server.url])
     assert arguments.run(arguments) == 0
     assert deleted == ["one"]

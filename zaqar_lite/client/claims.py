@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import ClassVar, Generic, Self, TypeVar
 
 from zaqar_lite.client.arguments import options_of
 from zaqar_lite.client.base_client import BaseClient, chunks
@@ -30,7 +30,7 @@ from zaqar_lite.client.errors import (
 from zaqar_lite.client.long_polling import POLL, Connection
 from zaqar_lite.client.models import Message
 from zaqar_lite.client.settlements import Settled, Settlement
-from zaqar_lite.client.steps import Async, Background, Do, Sleep, Steps, Sync, method
+from zaqar_lite.client.steps import AsyncPart, Background, Do, Sleep, Steps, SyncPart, method
 from zaqar_lite.client.termination import Hold, ToTheEnd
 
 T = TypeVar("T")
@@ -369,16 +369,10 @@ class BaseClaim:
         return True
 
 
-class Claim(BaseClaim, Sync):
+class Claim(BaseClaim, SyncPart):
     """A sync claim; made by `Client.claim`."""
 
-    _client: Any  # a Client
     HOW = "use `with client.claim(...) as claim:`, or iterate: `for message in client.claim(...)`"
-
-    def _run(self, steps: Steps[T]) -> T:
-        """Have the client take the steps."""
-        result: T = self._client._run(steps)
-        return result
 
     def __iter__(self) -> Iterator[Message]:
         """Yield the messages; the one before counts as processed when the next is asked for.
@@ -404,13 +398,12 @@ class Claim(BaseClaim, Sync):
         self._run(self.leaving(error))
 
 
-class AsyncClaim(BaseClaim, Async):
+class AsyncClaim(BaseClaim, AsyncPart):
     """An async claim; made by `AsyncClient.claim`. In its block the loop is a plain `for`.
 
     Settlements of single messages that are awaited in one turn of the event loop are one request.
     """
 
-    _client: Any  # an AsyncClient
     HOW = (
         "use `async with client.claim(...) as claim:`, or iterate: "
         "`async for message in client.claim(...)`"
@@ -420,11 +413,6 @@ class AsyncClaim(BaseClaim, Async):
         super().__init__(client, queue, options)
         self._turn: list[Settlement] = []
         self._sending: list[asyncio.Task[list[Settled]]] = []
-
-    async def _run(self, steps: Steps[T]) -> T:
-        """Have the client take the steps."""
-        result: T = await self._client._run(steps)
-        return result
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Yield the messages; outside of an `async with` block, make and end the claim too."""

@@ -313,3 +313,25 @@ def _function(
     function.__annotations__ = {**steps.__annotations__, "return": result}
     setattr(function, "__signature__", signature.replace(return_annotation=result))  # noqa: B010 - mypy knows no such attribute
     return function
+
+
+class AsyncPart(Async):
+    """What has its client take the steps of its methods, on an event loop."""
+
+    _client: Any  # an AsyncClient
+
+    async def _run(self, steps: Steps[T]) -> T:
+        """Have the client take the steps."""
+        result: T = await self._client._run(steps)
+        return result
+
+
+class SyncPart(Sync):
+    """What has its client take the steps of its methods, in the caller's thread."""
+
+    _client: Any  # a Client
+
+    def _run(self, steps: Steps[T]) -> T:
+        """Have the client take the steps."""
+        result: T = self._client._run(steps)
+        return result

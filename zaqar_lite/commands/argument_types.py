@@ -137,3 +137,44 @@ def instant(text: str) -> dt.datetime:
         message = f"a time such as 2030-12-24T18:00 or 2030-12-24T18:00Z is needed, not {text!r}"
         raise argparse.ArgumentTypeError(message) from None
     return at if at.tzinfo is not None else at.astimezone()
+
+
+def flag(parser: "argparse._ActionsContainer", option: str, text: str) -> None:
+    """Declare an option without a value."""
+    parser.add_argument(option, action="store_true", help=text)
+
+
+def repeated(
+    parser: "argparse._ActionsContainer",
+    option: str,
+    metavar: str,
+    text: str,
+    **more: Any,  # noqa: ANN401 - as argparse has it
+) -> None:
+    """Declare an option that may be given several times; the result is a list."""
+    parser.add_argument(option, action="append", default=[], metavar=metavar, help=text, **more)
+
+
+def number(
+    parser: "argparse._ActionsContainer",
+    option: str,
+    text: str,
+    *,
+    least: int = 1,
+    most: int | None = None,
+    **more: Any,  # noqa: ANN401 - as argparse has it
+) -> None:
+    """Declare an option that takes a whole number."""
+    parser.add_argument(option, type=at_least(least, most), metavar="N", help=text, **more)
+
+
+def duration(
+    parser: "argparse._ActionsContainer",
+    option: str,
+    text: str,
+    *,
+    default: float | None = None,
+    read: Callable[[str], float] = whole_seconds,
+) -> None:
+    """Declare an option that takes a duration, such as 90s or 1h."""
+    parser.add_argument(option, type=read, default=default, metavar="DURATION", help=text)

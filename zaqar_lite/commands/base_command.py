@@ -16,15 +16,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from operator import attrgetter
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 from zaqar_lite.commands import contexts, sdk
 from zaqar_lite.commands.argument_types import (
     Pairs,
     UsageError,
-    at_least,
+    duration,
+    flag,
+    number,
     seconds_above_zero,
-    whole_seconds,
 )
 from zaqar_lite.commands.output import Output, Retrying, as_row, printable
 from zaqar_lite.commands.parsers import Leaf
@@ -70,84 +71,86 @@ PARTS = {
 """Commands that need a server with this option or setting."""
 
 
-def add_noun(subparsers: Leaves, name: str, text: str) -> Leaves:
-    """Declare a noun; the result takes its verbs."""
-    parser = subparsers.add_parser(name, help=text, description=text)
-    return parser.add_subparsers(
-        title="verbs", dest=f"{name}_verb", metavar="VERB", required=True, parser_class=Leaf
-    )
+class Verbs:
+    """Where commands that talk to the server are declared: the verbs of a noun, or the root."""
 
+    def __init__(self, subparsers: Leaves) -> None:
+        self.subparsers = subparsers
 
-def add_leaf(
-    subparsers: Leaves, name: str, handler: Handler, text: str, *words: str
-) -> argparse.ArgumentParser:
-    """Declare a command that talks to the server, and the words that it needs, in their order."""
-    parser = subparsers.add_parser(name, help=text, description=text)
-    parser.set_defaults(run=lambda arguments: run(handler, arguments))
-    for word in words:
-        parser.add_argument(word)
-    add_connection(parser)
-    return parser
+    @classmethod
+    def of(cls, subparsers: Leaves, name: str, text: str) -> Self:
+        """Declare a noun."""
+        parser = subparsers.add_parser(name, help=text, description=text)
+        return cls(
+            parser.add_subparsers(
+                title="verbs", dest=f"{name}_verb", metavar="VERB", required=True, parser_class=Leaf
+            )
+        )
 
+    def leaf(self, name: str, handler: Handler, text: str, *words: str) -> argparse.ArgumentParser:
+        """Declare a command, and the words that it needs, in their order."""
+        parser = self.subparsers.add_parser(name, help=text, description=text)
+        parser.set_defaults(run=lambda arguments: run(handler, arguments))
+        for word in words:
+            parser.add_argument(word)
+        add_connection(parser)
+        return parser
 
-def add_call(
-    subparsers: Leaves, name: str, call: Ask, text: str, *words: str
-) -> argparse.ArgumentParser:
-    """Declare a command that prints what one call of the client returns, if it is not None."""
+    def call(self, name: str, call: Ask, text: str, *words: str) -> argparse.ArgumentParser:
+        """Declare a command that prints what one call of the client returns, if it is not None."""
 
-    def handler(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
-        result = _ask(client, call, arguments, words, parser)
-        if result is not None:
-            output.record(as_row(result))
+        def handler(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
+            result = _ask(client, call, arguments, words, parser)
+            if result is not None:
+                output.record(as_row(result))
 
-    parser = add_leaf(subparsers, name, handler, text, *words)
-    return parser
+        parser = self.leaf(name, handler, text, *words)
+        return parser
 
+    def delete(
+        self, text: str, find: Ask, delete: Ask, *words: str, name: str = "delete"
+    ) -> argparse.ArgumentParser:
+        """Declare a verb that deletes; `find` raises NotFound if there is nothing to delete.
 
-def add_delete(
-    subparsers: Leaves, text: str, find: Ask, delete: Ask, *words: str, name: str = "delete"
-) -> argparse.ArgumentParser:
-    """Declare a verb that deletes; `find` raises NotFound if there is nothing to delete.
+        The server's answer to a delete does not say whether there was something. Who may delete
+        and not look deletes without looking.
+        """
 
-    The server's answer to a delete does not say whether there was something. Who may delete and not
-    look deletes without looking.
-    """
+        def call(client: "sdk.Client", given: argparse.Namespace) -> dict[str, object]:
+            with suppress(sdk.Forbidden):
+                _ask(client, find, given, words)
+            _ask(client, delete, given, words)
+            return {word: getattr(given, word) for word in words} | {"deleted": True}
 
-    def call(client: "sdk.Client", given: argparse.Namespace) -> dict[str, object]:
-        with suppress(sdk.Forbidden):
-            _ask(client, find, given, words)
-        _ask(client, delete, given, words)
-        return {word: getattr(given, word) for word in words} | {"deleted": True}
+        return self.call(name, call, text, *words)
 
-    return add_call(subparsers, name, call, text, *words)
+    def list(
+        self,
+        name: str,
+        call: Ask,
+        text: str,
+        *words: str,
+        columns: Sequence[str],
+        empty: str | WhyEmpty = "",
+    ) -> argparse.ArgumentParser:
+        """Declare a command that lists what one call of the client yields, at most `--limit` of it.
 
+        `empty` is what a terminal shows if it yields nothing; `{queue}` stands for the word
+        `queue`.
+        """
 
-def add_list(
-    subparsers: Leaves,
-    name: str,
-    call: Ask,
-    text: str,
-    *words: str,
-    columns: Sequence[str],
-    empty: str | WhyEmpty = "",
-) -> argparse.ArgumentParser:
-    """Declare a command that lists what one call of the client yields, at most `--limit` of it.
+        def handler(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
+            def why() -> str:
+                if isinstance(empty, str):
+                    return empty.format_map(vars(arguments))
+                return empty(client, arguments)
 
-    `empty` is what a terminal shows if it yields nothing; `{queue}` stands for the word `queue`.
-    """
+            found = _ask(client, call, arguments, words, parser)
+            rows = map(as_row, islice(found, vars(arguments).get("limit")))
+            output.rows(rows, columns, empty=why)
 
-    def handler(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
-        def why() -> str:
-            if isinstance(empty, str):
-                return empty.format_map(vars(arguments))
-            return empty(client, arguments)
-
-        found = _ask(client, call, arguments, words, parser)
-        rows = map(as_row, islice(found, vars(arguments).get("limit")))
-        output.rows(rows, columns, empty=why)
-
-    parser = add_leaf(subparsers, name, handler, text, *words)
-    return parser
+        parser = self.leaf(name, handler, text, *words)
+        return parser
 
 
 def _ask(
@@ -166,18 +169,6 @@ def _ask(
     return attrgetter(call)(client)(*(getattr(given, word) for word in words), **own)
 
 
-def add_duration(
-    parser: "argparse._ActionsContainer",
-    option: str,
-    text: str,
-    *,
-    default: float | None = None,
-    read: Callable[[str], float] = whole_seconds,
-) -> None:
-    """Declare an option that takes a duration, such as 90s or 1h."""
-    parser.add_argument(option, type=read, default=default, metavar="DURATION", help=text)
-
-
 def add_headers(parser: argparse.ArgumentParser) -> None:
     """Declare the headers of the messages that a command posts."""
     text = "a header of the message; may be repeated"
@@ -190,10 +181,9 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
     for option, metavar, text in _CONNECTION:
         group.add_argument(option, metavar=metavar, help=text)
     text = "how long to wait for an answer, such as 500ms, 30s, 1m (60s)"
-    add_duration(group, "--timeout", text, default=60, read=seconds_above_zero)
-    text = "times a request is sent at most (8)"
-    group.add_argument("--attempts", type=at_least(1), default=8, metavar="N", help=text)
-    group.add_argument("--json", action="store_true", help="JSON lines, as in a pipe")
+    duration(group, "--timeout", text, default=60, read=seconds_above_zero)
+    number(group, "--attempts", "times a request is sent at most (8)", default=8)
+    flag(group, "--json", "JSON lines, as in a pipe")
 
 
 @functools.cache

@@ -8,16 +8,14 @@ import signal
 import subprocess
 
 from zaqar_lite.commands import sdk
-from zaqar_lite.commands.argument_types import UsageError, at_least, seconds_above_zero
-from zaqar_lite.commands.base_command import (
-    FAILED,
-    Leaves,
-    add_call,
-    add_duration,
-    add_leaf,
-    add_noun,
-    why_empty,
+from zaqar_lite.commands.argument_types import (
+    UsageError,
+    duration,
+    flag,
+    number,
+    seconds_above_zero,
 )
+from zaqar_lite.commands.base_command import FAILED, Leaves, Verbs, why_empty
 from zaqar_lite.commands.message import add_wait
 from zaqar_lite.commands.output import Output, as_row
 from zaqar_lite.durations import duration_shown
@@ -33,23 +31,22 @@ _COLUMNS = ("id", "claim_count", "failure_count", "body")
 
 def add_commands(subparsers: Leaves) -> None:
     """Declare the noun and its verbs."""
-    verbs = add_noun(subparsers, "claim", "take messages for a while")
-    parser = add_leaf(verbs, "create", create, "claim messages", "queue")
-    parser.add_argument("--limit", type=at_least(1), default=10, help="messages at most (10)")
+    verbs = Verbs.of(subparsers, "claim", "take messages for a while")
+    parser = verbs.leaf("create", create, "claim messages", "queue")
+    number(parser, "--limit", "messages at most (10)", default=10)
     _times(parser)
     add_wait(parser, "how long to wait for a message")
-    parser = add_leaf(verbs, "run", run_each, _RUN, "queue")
+    parser = verbs.leaf("run", run_each, _RUN, "queue")
     parser.add_argument("command_words", nargs="+", metavar="COMMAND", help="after --")
-    parser.add_argument("--concurrency", type=at_least(1), default=1, help="commands at a time (1)")
+    number(parser, "--concurrency", "commands at a time (1)", default=1)
     text = "how long a command may take; then it is killed, which is a failure"
-    add_duration(parser, "--time-limit", text, read=seconds_above_zero)
-    parser.add_argument("--until-empty", action="store_true", help="end when nothing is left")
-    add_leaf(verbs, "show", show, "show what a claim holds", "queue", "claim")
-    _times(add_call(verbs, "renew", renew, "let a claim last longer", "queue", "claim"))
-    text = "give back what a claim holds"
-    parser = add_call(verbs, "release", release, text, "queue", "claim")
+    duration(parser, "--time-limit", text, read=seconds_above_zero)
+    flag(parser, "--until-empty", "end when nothing is left")
+    verbs.leaf("show", show, "show what a claim holds", "queue", "claim")
+    _times(verbs.call("renew", renew, "let a claim last longer", "queue", "claim"))
+    parser = verbs.call("release", release, "give back what a claim holds", "queue", "claim")
     text = "how long until its messages can be claimed again, such as 30s (at once)"
-    add_duration(parser, "--delay", text)
+    duration(parser, "--delay", text)
 
 
 def create(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
@@ -127,9 +124,7 @@ def show(client: "sdk.Client", arguments: argparse.Namespace, output: Output) ->
     held = client.get_claim(arguments.queue, arguments.claim, details=True)
     output.line(f"held for {duration_shown(held.age)} of {duration_shown(held.ttl)}")
     output.rows(
-        map(as_row, held.messages),
-        _COLUMNS,
-        empty=f"The claim {arguments.claim} holds nothing.",
+        map(as_row, held.messages), _COLUMNS, empty=f"The claim {arguments.claim} holds nothing."
     )
 
 
@@ -147,6 +142,6 @@ def release(client: "sdk.Client", given: argparse.Namespace) -> dict[str, object
 
 
 def _times(parser: argparse.ArgumentParser) -> None:
-    add_duration(parser, "--ttl", "how long it holds, such as 90s or 1h (5m)", default=300)
+    duration(parser, "--ttl", "how long it holds, such as 90s or 1h (5m)", default=300)
     text = "how long a message lives at least after the claim has ended (1m)"
-    add_duration(parser, "--grace", text, default=60)
+    duration(parser, "--grace", text, default=60)

@@ -5,8 +5,8 @@ import sys
 from collections.abc import Callable
 
 from zaqar_lite.commands import contexts, sdk
-from zaqar_lite.commands.argument_types import UsageError
-from zaqar_lite.commands.base_command import NOT_FOUND, OK, USAGE, Leaves, add_noun, explain
+from zaqar_lite.commands.argument_types import UsageError, flag
+from zaqar_lite.commands.base_command import NOT_FOUND, OK, USAGE, Leaves, Verbs, explain
 from zaqar_lite.commands.output import Output
 
 _KEYS = frozenset({"key", "key_env"})
@@ -19,7 +19,7 @@ Handler = Callable[[contexts.Contexts, argparse.Namespace, Output], None]
 
 def add_commands(subparsers: Leaves) -> None:
     """Declare the noun and its verbs."""
-    verbs = add_noun(subparsers, "context", "give servers names, and choose between them")
+    verbs = Verbs.of(subparsers, "context", "give servers names, and choose between them")
     parser = _verb(verbs, "add", add, "name a server, or change what a name means")
     parser.add_argument("name")
     for field in contexts.FIELDS:
@@ -88,9 +88,9 @@ def _row(known: contexts.Contexts, name: str) -> dict[str, object]:
     return {"name": name, "current": name == known.current, **said}
 
 
-def _verb(verbs: Leaves, name: str, handler: Handler, text: str) -> argparse.ArgumentParser:
-    parser = verbs.add_parser(name, help=text, description=text)
-    parser.add_argument("--json", action="store_true", help="JSON lines, as in a pipe")
+def _verb(verbs: Verbs, name: str, handler: Handler, text: str) -> argparse.ArgumentParser:
+    parser = verbs.subparsers.add_parser(name, help=text, description=text)
+    flag(parser, "--json", "JSON lines, as in a pipe")
     parser.set_defaults(run=lambda arguments: _run(handler, arguments))
     return parser
 

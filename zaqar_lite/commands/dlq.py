@@ -5,63 +5,49 @@ import json
 from collections.abc import Callable
 
 from zaqar_lite.commands import jobs, sdk
-from zaqar_lite.commands.argument_types import at_least, pairs
-from zaqar_lite.commands.base_command import (
-    FAILED,
-    Leaves,
-    add_duration,
-    add_leaf,
-    add_list,
-    add_noun,
-)
+from zaqar_lite.commands.argument_types import duration, flag, number, pairs, repeated
+from zaqar_lite.commands.base_command import FAILED, Leaves, Verbs
 from zaqar_lite.commands.message import add_show
 from zaqar_lite.commands.output import Output, as_row
-
-_QUEUE = "the dead-letter queue"
 
 
 def add_commands(subparsers: Leaves) -> None:
     """Declare the noun and its verbs."""
-    verbs = add_noun(subparsers, "dlq", "look at dead letters and move them back")
-    parser = add_list(
-        verbs,
+    verbs = Verbs.of(subparsers, "dlq", "look at dead letters and move them back")
+    parser = verbs.list(
         "list",
-        lambda client, given: client.list_dead_letters(given.queue, source=given.source),
-        "list dead letters with the queue they came from",
+        "list_dead_letters",
+        "list the letters of a dead-letter queue, with the queue they came from",
+        "queue",
         columns=("id", "source", "moved_at", "reason", "claim_count", "body"),
         empty=lambda _, given: f"No dead letters{_of(given.source)} in {given.queue}.",
     )
-    parser.add_argument("queue", help=_QUEUE)
     parser.add_argument("--source", help="only letters of this queue")
-    parser.add_argument("--limit", type=at_least(1), help="letters at most")
-    add_show(verbs, "show dead letters by id: why they are there", _QUEUE)
-    parser = add_list(
-        verbs,
+    number(parser, "--limit", "letters at most")
+    add_show(verbs, "show dead letters by id: why they are there")
+    verbs.list(
         "count",
-        lambda client, given: client.count_dead_letters(given.queue),
-        "count dead letters by the queue they came from",
+        "count_dead_letters",
+        "count the letters of a dead-letter queue by the queue they came from",
+        "queue",
         columns=("queue", "letters", "claims", "oldest", "newest"),
         empty="No dead letters in {queue}.",
     )
-    parser.add_argument("queue", help=_QUEUE)
-    parser = add_leaf(verbs, "redrive", redrive, "move dead letters back; may be killed and rerun")
-    parser.add_argument("queue", help=_QUEUE)
+    text = "move the letters of a dead-letter queue back; may be killed and rerun"
+    parser = verbs.leaf("redrive", redrive, text, "queue")
     parser.add_argument("--to", metavar="QUEUE", help="the target; else each letter's own source")
     parser.add_argument("--source", help="only letters of this queue")
-    parser.add_argument(
-        "--where",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="only letters whose body has this; a.b reaches inside, VALUE is JSON or a string. Or "
-        "the server's filter language, such as \"reason = 'http_503'\", which starts a job",
+    text = (
+        "only letters whose body has this; a.b reaches inside, VALUE is JSON or a string. Or "
+        "the server's filter language, such as \"reason = 'http_503'\", which starts a job"
     )
-    parser.add_argument("--limit", type=at_least(0), help="letters at most")
-    add_duration(parser, "--ttl", "how long they live in the target, such as 1h")
-    add_duration(parser, "--delay", "how long until they can be claimed there")
-    parser.add_argument("--dry-run", action="store_true", help="only count")
+    repeated(parser, "--where", "KEY=VALUE", text)
+    number(parser, "--limit", "letters at most", least=0)
+    duration(parser, "--ttl", "how long they live in the target, such as 1h")
+    duration(parser, "--delay", "how long until they can be claimed there")
+    flag(parser, "--dry-run", "only count")
     text = "also letters that were redriven as often as the queue allows; starts a job"
-    parser.add_argument("--force", action="store_true", help=text)
+    flag(parser, "--force", text)
     jobs.add_options(parser)
 
 

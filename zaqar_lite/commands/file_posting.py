@@ -7,9 +7,9 @@ import argparse
 import asyncio
 import contextlib
 import csv
-import dataclasses
 import datetime as dt
 import io
+import itertools
 import json
 import signal
 import sys
@@ -24,8 +24,8 @@ from zaqar_lite.commands.base_command import FAILED, connect
 from zaqar_lite.commands.output import Output
 
 NO_JSON = (
-    "This line is not JSON. Without --format, each line of the file is a JSON document; "
-    "--format text posts lines as strings, and --format csv the rows of a table."
+    "(Each line of the file is a JSON document; --format text posts lines as strings, "
+    "--format csv the rows of a table.)"
 )
 Advance = Callable[[int], None]
 Item = sdk.NewMessage | sdk.RawBody | str
@@ -102,6 +102,7 @@ async def _post(
             batch_bytes=arguments.batch_bytes,
             in_flight=arguments.in_flight,
             rate=arguments.rate,
+            key=None if arguments.run_name is None else _key(arguments.run_name),
             on_posted=posted,
             on_rejected=rejects.add,
         )
@@ -132,27 +133,14 @@ class Rejects:
         if self._file is None:
             if isinstance(reason, sdk.ZaqarError):
                 reason.title = f"Record {record} was refused: {reason.title}"
-                if isinstance(reason, sdk.BadRequest) and _is_broken(body):
-                    reason.description = NO_JSON
+                if isinstance(reason, sdk.BadRequest) and isinstance(body, sdk.RawBody):
+                    reason.description = f"{reason.description} {NO_JSON}"
                 raise reason
             message = f"record {record}: {reason}"
             raise UsageError(message) from reason
         text = body.decode("utf-8", "replace") if isinstance(body, sdk.RawBody) else body
         line = {"record": record, "reason": str(reason), "input": text}
         self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
-
-
-def _is_broken(body: object) -> bool:
-    """Return whether a body is a line of JSON that can't be read."""
-    if not isinstance(body, sdk.RawBody):
-        return False
-    try:
-        json.loads(body)
-    except RecursionError:
-        return False  # it is nested too deeply, as the server says
-    except ValueError:
-        return True
-    return False
 
 
 def _open(name: str, stack: contextlib.ExitStack) -> tuple[BinaryIO, int | None]:
@@ -164,24 +152,20 @@ def _open(name: str, stack: contextlib.ExitStack) -> tuple[BinaryIO, int | None]
 
 
 def _read(arguments: argparse.Namespace, source: BinaryIO) -> Items:
-    """Yield the messages, each with its own key if the run has a name."""
+    """Yield the messages."""
     form = arguments.format or ("csv" if arguments.file.endswith(".csv") else "jsonl")
-    messages = _csv(arguments, source) if form == "csv" else _lines(arguments, source)
-    if arguments.run_name is None:
-        return messages
-    return (
-        _named(message, f"{arguments.run_name}-{record}")
-        for record, message in enumerate(messages, 1)
-    )
+    return _csv(arguments, source) if form == "csv" else _lines(arguments, source)
 
 
-def _named(message: Item, key: str) -> sdk.NewMessage:
-    """Return the message with a key: its own, or else this one."""
-    if not isinstance(message, sdk.NewMessage):
-        return sdk.NewMessage(body=message, idempotency_key=key)
-    if message.idempotency_key is not None:
-        return message
-    return dataclasses.replace(message, idempotency_key=key)
+def _key(run: str) -> Callable[[Item], str]:
+    """Return what makes the key of each record in turn: its own, or else that of its place."""
+    numbers = itertools.count(1)
+
+    def key(item: Item) -> str:
+        number = next(numbers)
+        return getattr(item, "idempotency_key", None) or f"{run}-{number}"
+
+    return key
 
 
 def _lines(arguments: argparse.Namespace, source: BinaryIO) -> Items:

@@ -4,17 +4,18 @@ import argparse
 import time
 
 from zaqar_lite.commands import sdk
-from zaqar_lite.commands.base_command import UNAVAILABLE, Leaves, add_leaf
+from zaqar_lite.commands.argument_types import flag
+from zaqar_lite.commands.base_command import UNAVAILABLE, Leaves, Verbs
 from zaqar_lite.commands.output import Output
 
 
 def add_commands(subparsers: Leaves) -> None:
     """Declare the command."""
     text = "ask whether the server and its store are up; exit code 4 if not"
-    parser = add_leaf(subparsers, "health", health, text)
+    parser = Verbs(subparsers).leaf("health", health, text)
     parser.set_defaults(attempts=1)  # how it is now, not after a while
     text = "have the server try every operation (it must run with --admin-mode)"
-    parser.add_argument("--operations", action="store_true", help=text)
+    flag(parser, "--operations", text)
 
 
 def health(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> int | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from zaqar_lite.commands import sdk
-from zaqar_lite.commands.argument_types import UsageError, at_least, json_or_text
+from zaqar_lite.commands.argument_types import UsageError, flag, json_or_text, number
 from zaqar_lite.commands.base_command import FAILED, NOT_FOUND, explain
 from zaqar_lite.commands.output import Output
 
@@ -23,10 +23,8 @@ _REFUSALS = {
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of a job."""
-    parser.add_argument("--rate", type=at_least(1), metavar="N", help="messages a second at most")
-    parser.add_argument(
-        "--watch", action="store_true", help="show the job's progress until it ends"
-    )
+    number(parser, "--rate", "messages a second at most")
+    flag(parser, "--watch", "show the job's progress until it ends")
 
 
 def is_language(words: list[str]) -> bool:

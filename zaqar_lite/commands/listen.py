@@ -7,8 +7,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 from zaqar_lite.commands import sdk
-from zaqar_lite.commands.argument_types import UsageError, at_least
-from zaqar_lite.commands.base_command import Leaves, add_leaf
+from zaqar_lite.commands.argument_types import UsageError, number
+from zaqar_lite.commands.base_command import Leaves, Verbs
 from zaqar_lite.commands.output import Output
 from zaqar_lite.webhooks import InvalidSignature, verify
 
@@ -19,15 +19,11 @@ _COLUMNS = ("id", "verified", "path", "body")
 def add_commands(subparsers: Leaves) -> None:
     """Declare the command."""
     text = "receive webhooks on this machine and print them; the server must allow 127.0.0.0/8"
-    parser = add_leaf(subparsers, "listen", listen, text)
-    parser.add_argument(
-        "--port", type=at_least(0, 65_535), required=True, help="where to listen, on 127.0.0.1"
-    )
+    parser = Verbs(subparsers).leaf("listen", listen, text)
+    number(parser, "--port", "where to listen, on 127.0.0.1", least=0, most=65535, required=True)
     parser.add_argument("--secret", help="verify with it; answer 403 to what it did not sign")
-    parser.add_argument(
-        "--status", type=at_least(200, 599), default=204, help="what to answer (204)"
-    )
-    parser.add_argument("--count", type=at_least(1), help="end after so many requests")
+    number(parser, "--status", "what to answer (204)", least=200, most=599, default=204)
+    number(parser, "--count", "end after so many requests")
 
 
 def listen(_: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:

@@ -12,23 +12,16 @@ from zaqar_lite.commands.argument_types import (
     UsageError,
     above_zero,
     at_least,
+    duration,
+    flag,
     instant,
     json_or_text,
+    number,
+    repeated,
     seconds_above_zero,
     signed_seconds,
 )
-from zaqar_lite.commands.base_command import (
-    FAILED,
-    Handler,
-    Leaves,
-    add_call,
-    add_duration,
-    add_headers,
-    add_leaf,
-    add_list,
-    add_noun,
-    why_empty,
-)
+from zaqar_lite.commands.base_command import FAILED, Handler, Leaves, Verbs, add_headers, why_empty
 from zaqar_lite.commands.output import Output, as_row, printable
 
 COLUMNS = ("id", "age", "ttl", "body", "claim_count", "delay_expires")
@@ -44,11 +37,9 @@ _SETTLING: Mapping[str, tuple[str, Sequence[str]]] = {
 
 def add_commands(subparsers: Leaves) -> None:
     """Declare the noun and its verbs."""
-    verbs = add_noun(subparsers, "message", "post, list, edit, cancel and delete messages")
-    text = "post messages: the words given, or a file"
-    _declare_post(add_leaf(verbs, "post", post, text, "queue"))
-    parser = add_list(
-        verbs,
+    verbs = Verbs.of(subparsers, "message", "post, list, edit, cancel and delete messages")
+    _declare_post(verbs.leaf("post", post, "post messages: the words given, or a file", "queue"))
+    parser = verbs.list(
         "list",
         "list_messages",
         "list messages, claiming none",
@@ -60,61 +51,52 @@ def add_commands(subparsers: Leaves) -> None:
     )
     parser.add_argument("--marker", help="begin after this id or marker")
     parser.add_argument("--until", help="end with this id or marker")
-    parser.add_argument("--limit", type=at_least(1), help="messages at most")
+    number(parser, "--limit", "messages at most")
     text = "leave out one's own (--client-id)"
     parser.add_argument("--no-echo", dest="echo", action="store_false", help=text)
-    parser.add_argument("--include-claimed", action="store_true", help="show claimed ones too")
-    parser.add_argument("--include-delayed", action="store_true", help="show delayed ones too")
+    flag(parser, "--include-claimed", "show claimed ones too")
+    flag(parser, "--include-delayed", "show delayed ones too")
     text = "show claim counts, times, headers, attempts and where dead letters came from"
-    parser.add_argument("--details", action="store_true", help=text)
+    flag(parser, "--details", text)
     add_wait(parser, "follow the queue until no message came for this long")
-    text = "show messages as they come, claiming none"
-    parser = add_leaf(verbs, "tail", tail, text, "queue")
-    parser.add_argument("--from-start", action="store_true", help="begin with those that are there")
-    parser.add_argument("--count", type=at_least(1), metavar="N", help="end after N messages")
+    parser = verbs.leaf("tail", tail, "show messages as they come, claiming none", "queue")
+    flag(parser, "--from-start", "begin with those that are there")
+    number(parser, "--count", "end after N messages")
     parser = add_show(verbs, "show messages by id, with their attempts")
-    parser.add_argument("--details", action="store_true", help=argparse.SUPPRESS)  # always shown
-    text = "change a message that is still delayed"
-    parser = add_call(verbs, "edit", edit, text, "queue", "id")
+    flag(parser, "--details", argparse.SUPPRESS)
+    parser = verbs.call("edit", edit, "change a message that is still delayed", "queue", "id")
     parser.add_argument("--body", help="the new body: JSON, or else a string")
     _times(parser)
     _if_due(parser)
-    parser = add_leaf(verbs, "move", move, "make delayed messages due at another time", "queue")
+    parser = verbs.leaf("move", move, "make delayed messages due at another time", "queue")
     _choice(parser)
     when = parser.add_mutually_exclusive_group(required=True)
     when.add_argument("--to", type=instant, metavar="TIME", help="when (ISO 8601)")
-    text = "how much later, such as 5m; --by=-5m for earlier"
-    add_duration(when, "--by", text, read=signed_seconds)
+    duration(when, "--by", "how much later, such as 5m; --by=-5m for earlier", read=signed_seconds)
     _if_due(parser)
-    parser = add_leaf(verbs, "cancel", cancel, "take back messages that nobody holds", "queue")
+    parser = verbs.leaf("cancel", cancel, "take back messages that nobody holds", "queue")
     _choice(parser)
-    parser = add_leaf(verbs, "delete", delete, "delete messages that a claim holds", "queue")
+    parser = verbs.leaf("delete", delete, "delete messages that a claim holds", "queue")
     parser.add_argument("id", nargs="+")
     group = parser.add_mutually_exclusive_group(required=True)
-    group.add_argument("--claim", action="append", metavar="ID", help="the claim that holds them")
-    group.add_argument("--force", action="store_true", help="delete them whoever holds them")
-    text = "take messages out at once; a lost answer loses them"
-    parser = add_list(
-        verbs,
+    repeated(group, "--claim", "ID", "the claim that holds them")
+    flag(group, "--force", "delete them whoever holds them")
+    parser = verbs.list(
         "pop",
         lambda client, given: client.pop(given.queue, given.limit, wait=given.wait),
-        text,
+        "take messages out at once; a lost answer loses them",
         "queue",
         columns=COLUMNS,
         empty=lambda client, given: why_empty(client, given, f"{given.queue} has nothing to take"),
     )
-    text = "messages at most (1)"
-    parser.add_argument(
-        "--count", dest="limit", type=at_least(1), default=1, metavar="N", help=text
-    )
+    number(parser, "--count", "messages at most (1)", default=1, dest="limit")
     add_wait(parser, "how long to wait for one")
     _add_settling(verbs)
 
 
-def add_show(verbs: Leaves, text: str, queue: str | None = None) -> argparse.ArgumentParser:
-    """Declare the verb `show`; `queue` is the help text of its argument `queue`."""
-    parser = add_leaf(verbs, "show", show, text)
-    parser.add_argument("queue", help=queue)
+def add_show(verbs: Verbs, text: str) -> argparse.ArgumentParser:
+    """Declare the verb `show`."""
+    parser = verbs.leaf("show", show, text, "queue")
     parser.add_argument("id", nargs="+")
     return parser
 
@@ -150,7 +132,7 @@ def _show_one(message: "sdk.Message", output: Output) -> None:
 
 def add_wait(parser: argparse.ArgumentParser, text: str) -> None:
     """Declare how long a command waits for messages."""
-    add_duration(parser, "--wait", f"{text}, such as 30s", default=0, read=seconds_above_zero)
+    duration(parser, "--wait", f"{text}, such as 30s", default=0, read=seconds_above_zero)
 
 
 def _choice(parser: argparse.ArgumentParser) -> None:
@@ -163,9 +145,7 @@ def _choice(parser: argparse.ArgumentParser) -> None:
 
 def _declare_post(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("body", nargs="*", help="bodies: JSON, or else strings")
-    parser.add_argument(
-        "--text", action="store_true", help="post bodies as strings, even if they are JSON"
-    )
+    flag(parser, "--text", "post bodies as strings, even if they are JSON")
     parser.add_argument("--key", help="idempotency key of the message (for one body only)")
     add_headers(parser)
     parser.add_argument("--group", help="a group that jobs can choose by")
@@ -192,7 +172,7 @@ def _declare_post(parser: argparse.ArgumentParser) -> None:
     ):
         group.add_argument(option, type=at_least(1), default=default, help=text)
     group.add_argument("--rate", type=above_zero, help="messages per second at most")
-    group.add_argument("--dry-run", action="store_true", help="read and count, post nothing")
+    flag(group, "--dry-run", "read and count, post nothing")
 
 
 def post(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> int | None:
@@ -317,7 +297,7 @@ def delete(client: "sdk.Client", arguments: argparse.Namespace, output: Output) 
     """Delete messages."""
     reasons = _missing(client, arguments)
     client.delete_messages(
-        arguments.queue, arguments.id, claim_ids=arguments.claim, force=arguments.force
+        arguments.queue, arguments.id, claim_ids=arguments.claim or None, force=arguments.force
     )
     return _report(output, reasons, "deleted")
 
@@ -332,9 +312,9 @@ def _missing(client: "sdk.Client", arguments: argparse.Namespace) -> dict[str, s
 
 
 def _times(parser: argparse.ArgumentParser) -> None:
-    add_duration(parser, "--ttl", "how long it lives, such as 1h or 2d")
+    duration(parser, "--ttl", "how long it lives, such as 1h or 2d")
     group = parser.add_mutually_exclusive_group()
-    add_duration(group, "--delay", "how long until it can be claimed, such as 30s or 5m")
+    duration(group, "--delay", "how long until it can be claimed, such as 30s or 5m")
     text = "when it can be claimed (ISO 8601)"
     group.add_argument("--deliver-at", type=instant, metavar="TIME", help=text)
 
@@ -364,24 +344,24 @@ def _new_message(arguments: argparse.Namespace, text: str) -> "sdk.NewMessage":
     )
 
 
-def _add_settling(verbs: Leaves) -> None:
+def _add_settling(verbs: Verbs) -> None:
     """Declare the verbs of `message` that need a claim."""
     parser = _declare_settling(verbs, "release", "give messages back before their claim ends")
-    add_duration(
+    duration(
         parser,
         "--delay",
         "how long until they can be claimed again, such as 30s or 5m "
         "(at once; for a failure, as the queue's _retry_backoff says)",
     )
-    parser.add_argument("--failed", action="store_true", help="count it as a failure")
+    flag(parser, "--failed", "count it as a failure")
     _why(parser)
     parser = _declare_settling(verbs, "extend", "hold messages for longer")
-    add_duration(parser, "--ttl", "how long from now, such as 90s or 1h (5m)", default=300)
+    duration(parser, "--ttl", "how long from now, such as 90s or 1h (5m)", default=300)
     _why(_declare_settling(verbs, "dead", "send messages to the dead letters now"))
 
 
-def _declare_settling(verbs: Leaves, verb: str, text: str) -> argparse.ArgumentParser:
-    parser = add_leaf(verbs, verb, _settling(verb), text, "queue")
+def _declare_settling(verbs: Verbs, verb: str, text: str) -> argparse.ArgumentParser:
+    parser = verbs.leaf(verb, _settling(verb), text, "queue")
     parser.add_argument("id", nargs="+")
     parser.add_argument("--claim", metavar="ID", required=True, help="the claim that holds them")
     return parser

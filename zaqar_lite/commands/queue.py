@@ -10,20 +10,13 @@ from zaqar_lite.commands import sdk
 from zaqar_lite.commands.argument_types import (
     UsageError,
     at_least,
+    flag,
     json_or_text,
+    number,
     pairs,
     whole_seconds,
 )
-from zaqar_lite.commands.base_command import (
-    OK,
-    Leaves,
-    add_call,
-    add_leaf,
-    add_list,
-    add_noun,
-    confirm,
-    is_absent,
-)
+from zaqar_lite.commands.base_command import OK, Leaves, Verbs, confirm, is_absent
 from zaqar_lite.commands.output import Output, as_row
 
 _FILED = ("message_ttl", "delay", "dead_letter_ttl", "done_retention", "failed_retention")
@@ -42,24 +35,23 @@ _KEYS = (*(key for key, _ in (_DURATIONS | _COUNTS).values()), "_dead_letter_que
 
 def add_commands(subparsers: Leaves) -> None:
     """Declare the noun and its verbs."""
-    verbs = add_noun(subparsers, "queue", "make, change, list, count and empty queues")
-    parser = add_leaf(verbs, "list", list_, "list the project's queues")
+    verbs = Verbs.of(subparsers, "queue", "make, change, list, count and empty queues")
+    parser = verbs.leaf("list", list_, "list the project's queues")
     parser.add_argument("--name", help="only names that contain this")
-    parser.add_argument("--detailed", action="store_true", help="show metadata too")
-    parser = add_leaf(verbs, "names", names, "print the names of queues, one a line")
+    flag(parser, "--detailed", "show metadata too")
+    parser = verbs.leaf("names", names, "print the names of queues, one a line")
     parser.add_argument("prefix", nargs="?", default="", help="only names that begin with this")
     text = "make a queue; one that exists with other options is refused"
-    _add_metadata(add_call(verbs, "create", create, text, "queue"))
-    _add_metadata(add_call(verbs, "set", set_, "set metadata of a queue", "queue"))
-    parser = add_call(
-        verbs,
+    _add_metadata(verbs.call("create", create, text, "queue"))
+    _add_metadata(verbs.call("set", set_, "set metadata of a queue", "queue"))
+    parser = verbs.call(
         "unset",
         lambda client, given: client.update_queue(given.queue, {}, remove=given.key),
         "remove metadata of a queue",
         "queue",
     )
     parser.add_argument("key", nargs="+")
-    parser = add_leaf(verbs, "apply", apply, "make queues match a file")
+    parser = verbs.leaf("apply", apply, "make queues match a file")
     parser.description = (
         "Make queues match a YAML or JSON file, and print each difference first. "
         "Queues and keys that the file does not name stay as they are."
@@ -69,12 +61,10 @@ def add_commands(subparsers: Leaves) -> None:
         '"dead": {"message_ttl": "14d"}}}'
     )
     parser.add_argument("file", help="the file; - for standard input")
-    parser.add_argument("--dry-run", action="store_true", help="only print the differences")
-    text = "show a queue's metadata"
-    add_leaf(verbs, "show", show, text, "queue")
-    add_leaf(verbs, "stats", stats, "count messages").add_argument("queue", nargs="+")
-    parser = add_list(
-        verbs,
+    flag(parser, "--dry-run", "only print the differences")
+    verbs.leaf("show", show, "show a queue's metadata", "queue")
+    verbs.leaf("stats", stats, "count messages").add_argument("queue", nargs="+")
+    parser = verbs.list(
         "ranges",
         lambda client, given: client.ranges(given.queue, given.count),
         "split a queue into parts to read in parallel",
@@ -82,9 +72,8 @@ def add_commands(subparsers: Leaves) -> None:
         columns=("marker", "until"),
         empty="{queue} is empty.",
     )
-    parser.add_argument("count", type=at_least(1), help="how many parts")
-    parser = add_list(
-        verbs,
+    number(parser, "count", "how many parts")
+    parser = verbs.list(
         "history",
         lambda client, given: client.history(given.queue, state=given.state),
         "list messages that were deleted or that failed, if the queue keeps a history",
@@ -93,11 +82,10 @@ def add_commands(subparsers: Leaves) -> None:
         empty="No {state} messages of {queue} are kept (for how long, _{state}_retention says).",
     )
     parser.add_argument("--state", choices=("done", "failed"), default="done")
-    text = "delete all messages of a queue, claimed ones too"
-    parser = add_call(verbs, "purge", purge, text, "queue")
-    parser.add_argument("--subscriptions", action="store_true", help="delete its subscriptions too")
+    parser = verbs.call("purge", purge, "delete all messages of a queue, claimed ones too", "queue")
+    flag(parser, "--subscriptions", "delete its subscriptions too")
     _destructive(parser)
-    _destructive(add_call(verbs, "delete", delete, "delete a queue with its messages", "queue"))
+    _destructive(verbs.call("delete", delete, "delete a queue with its messages", "queue"))
 
 
 def _add_metadata(parser: argparse.ArgumentParser) -> None:
@@ -203,8 +191,8 @@ def _destroyed(given: argparse.Namespace, verb: str, count: int) -> dict[str, ob
 
 
 def _destructive(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--yes", action="store_true", help="do not ask")
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
+    flag(parser, "--yes", "do not ask")
+    flag(parser, "--dry-run", "only say what would be deleted")
 
 
 def _given(given: argparse.Namespace) -> dict[str, object] | None:

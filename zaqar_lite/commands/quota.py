@@ -2,16 +2,15 @@
 
 from zaqar_lite.commands import sdk
 from zaqar_lite.commands.argument_types import UsageError
-from zaqar_lite.commands.base_command import Leaves, add_call, add_list, add_noun
+from zaqar_lite.commands.base_command import Leaves, Verbs
 
 _COLUMNS = ("quota", "limit", "used")
 
 
 def add_commands(subparsers: Leaves) -> None:
     """Declare the command."""
-    verbs = add_noun(subparsers, "quota", "show, set and reset quotas of projects")
-    show = add_list(
-        verbs,
+    verbs = Verbs.of(subparsers, "quota", "show, set and reset quotas of projects")
+    show = verbs.list(
         "show",
         lambda client, given: _rows(client.show_quota(given.of)),
         "show the project's quotas and what it has",
@@ -19,8 +18,7 @@ def add_commands(subparsers: Leaves) -> None:
         empty="No quotas.",
     )
     show.add_argument("of", nargs="?", metavar="PROJECT", help="another project (operators only)")
-    change = add_list(
-        verbs,
+    change = verbs.list(
         "set",
         lambda client, given: _rows(client.set_quota(given.of, **dict(map(_limit, given.limits)))),
         "set a project's quotas, in place of all that were set for it",
@@ -31,7 +29,7 @@ def add_commands(subparsers: Leaves) -> None:
     text = "such as queues=100, or bytes=none"
     change.add_argument("limits", nargs="+", metavar="QUOTA=NUMBER", help=text)
     text = "give a project the default quotas"
-    reset = add_call(verbs, "reset", lambda client, given: client.reset_quota(given.of), text)
+    reset = verbs.call("reset", lambda client, given: client.reset_quota(given.of), text)
     reset.add_argument("of", metavar="PROJECT")
 
 

@@ -5,17 +5,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from zaqar_lite.commands import sdk
-from zaqar_lite.commands.argument_types import at_least, json_or_text
-from zaqar_lite.commands.base_command import (
-    Leaves,
-    add_call,
-    add_delete,
-    add_duration,
-    add_headers,
-    add_leaf,
-    add_list,
-    add_noun,
-)
+from zaqar_lite.commands.argument_types import duration, json_or_text, number
+from zaqar_lite.commands.base_command import Leaves, Verbs, add_headers
 from zaqar_lite.commands.output import Output
 
 _TEXTS = (
@@ -32,9 +23,8 @@ _OVERLAP = "whether to post while the message before is still in the queue (allo
 
 def add_commands(subparsers: Leaves) -> None:
     """Declare the noun and its verbs."""
-    verbs = add_noun(subparsers, "schedule", "post messages by the clock")
-    text = "make or replace a schedule"
-    parser = add_call(verbs, "create", "schedules.put", text, "name", "queue")
+    verbs = Verbs.of(subparsers, "schedule", "post messages by the clock")
+    parser = verbs.call("create", "schedules.put", "make or replace a schedule", "name", "queue")
     text = "of the messages: JSON, or else a string"
     parser.add_argument("body", type=json_or_text, help=text)
     when = parser.add_mutually_exclusive_group(required=True)
@@ -45,33 +35,30 @@ def add_commands(subparsers: Leaves) -> None:
         parser.add_argument(option, metavar=metavar, help=text)
     parser.add_argument("--missed", choices=("skip", "one", "all"), help=_MISSED)
     parser.add_argument("--overlap", choices=("allow", "skip"), help=_OVERLAP)
-    add_duration(parser, "--ttl", "how long a message lives, such as 1h or 2d")
-    add_duration(parser, "--delay", "how long until a message can be claimed, such as 30s or 5m")
+    duration(parser, "--ttl", "how long a message lives, such as 1h or 2d")
+    duration(parser, "--delay", "how long until a message can be claimed, such as 30s or 5m")
     add_headers(parser)
-    parser = add_list(
-        verbs,
+    parser = verbs.list(
         "list",
         list_,
         "list schedules",
         columns=("name", "queue", "when", "time_zone", "paused", "next"),
         empty="No schedules.",
     )
-    parser.add_argument("--limit", type=at_least(1), help="schedules at most")
-    add_call(verbs, "show", "schedules.get", "show a schedule", "name")
-    text = "print the next five instants of a schedule, in UTC"
-    add_leaf(verbs, "next", next_, text, "name")
-    add_call(
-        verbs,
+    number(parser, "--limit", "schedules at most")
+    verbs.call("show", "schedules.get", "show a schedule", "name")
+    verbs.leaf("next", next_, "print the next five instants of a schedule, in UTC", "name")
+    verbs.call(
         "fire",
         lambda client, given: {"message_id": client.schedules.fire(given.name)},
         "post a schedule's message now",
         "name",
     )
     text = "pause a schedule: it does not fire until it is resumed"
-    add_call(verbs, "pause", "schedules.pause", text, "name")
-    add_call(verbs, "resume", "schedules.resume", "let a paused schedule fire again", "name")
+    verbs.call("pause", "schedules.pause", text, "name")
+    verbs.call("resume", "schedules.resume", "let a paused schedule fire again", "name")
     text = "delete a schedule; its messages stay"
-    add_delete(verbs, text, "schedules.get", "schedules.delete", "name")
+    verbs.delete(text, "schedules.get", "schedules.delete", "name")
 
 
 def list_(client: "sdk.Client", given: argparse.Namespace) -> Iterator[Mapping[str, Any]]:

@@ -4,31 +4,33 @@ import argparse
 import datetime as dt
 
 from zaqar_lite.commands import sdk
-from zaqar_lite.commands.argument_types import UsageError, above_zero, seconds_above_zero
-from zaqar_lite.commands.base_command import Leaves, add_call, add_duration, add_leaf
+from zaqar_lite.commands.argument_types import (
+    UsageError,
+    above_zero,
+    duration,
+    flag,
+    repeated,
+    seconds_above_zero,
+)
+from zaqar_lite.commands.base_command import Leaves, Verbs
 from zaqar_lite.commands.output import Output, as_row
 
 
 def add_commands(subparsers: Leaves) -> None:
     """Declare the commands."""
     text = "print a pre-signed permission for a queue; others use it with --signed FILE"
-    parser = add_leaf(subparsers, "share", share, text, "queue")
-    parser.add_argument(
-        "--path",
-        action="append",
-        choices=("messages", "claims", "subscriptions", "events"),
-        help="what may be reached (messages); may be repeated",
-    )
-    parser.add_argument(
-        "--method", action="append", metavar="GET", help="what may be done (GET); may be repeated"
-    )
+    parser = Verbs(subparsers).leaf("share", share, text, "queue")
+    paths = ("messages", "claims", "subscriptions", "events")
+    text = f"what may be reached ({', '.join(paths)}; messages); may be repeated"
+    repeated(parser, "--path", "PATH", text, choices=paths)
+    repeated(parser, "--method", "GET", "what may be done (GET); may be repeated")
     parser.add_argument("--hours", type=above_zero, default=24, help="how long it lasts (24)")
     text = "how long it lasts, instead of --hours, such as 30m or 7d"
-    add_duration(parser, "--lasts", text, read=seconds_above_zero)
+    duration(parser, "--lasts", text, read=seconds_above_zero)
     text = "print the address of the queue's events for a browser, instead of --path"
-    parser.add_argument("--address", action="store_true", help=text)
+    flag(parser, "--address", text)
     text = "revoke all permissions that were made for a queue"
-    add_call(subparsers, "unshare", "unshare", text, "queue")
+    Verbs(subparsers).call("unshare", "unshare", text, "queue")
 
 
 def share(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:

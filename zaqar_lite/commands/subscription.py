@@ -5,18 +5,8 @@ import sys
 from pathlib import Path
 
 from zaqar_lite.commands import sdk
-from zaqar_lite.commands.argument_types import instant, json_object
-from zaqar_lite.commands.base_command import (
-    FAILED,
-    OK,
-    Leaves,
-    add_call,
-    add_delete,
-    add_duration,
-    add_leaf,
-    add_list,
-    add_noun,
-)
+from zaqar_lite.commands.argument_types import duration, flag, instant, json_object
+from zaqar_lite.commands.base_command import FAILED, OK, Leaves, Verbs
 from zaqar_lite.commands.output import Output, as_row
 from zaqar_lite.webhooks import InvalidSignature, verify
 
@@ -27,14 +17,13 @@ _FAILED = ("id", "message_id", "at", "attempts", "reason")
 
 def add_commands(subparsers: Leaves) -> None:
     """Declare the command."""
-    verbs = add_noun(subparsers, "subscription", "send a queue's messages to a URL")
+    verbs = Verbs.of(subparsers, "subscription", "send a queue's messages to a URL")
     text = "subscribe, and print the secret: this is the only time"
-    create = add_call(verbs, "create", create_subscription, text, "queue")
+    create = verbs.call("create", create_subscription, text, "queue")
     create.add_argument("subscriber", metavar="URL")
-    add_duration(create, "--ttl", "how long the subscription lives")
+    duration(create, "--ttl", "how long the subscription lives")
     create.add_argument("--options", type=json_object, metavar="JSON", help="its options")
-    add_list(
-        verbs,
+    verbs.list(
         "list",
         "list_subscriptions",
         "list a queue's subscriptions",
@@ -47,22 +36,19 @@ def add_commands(subparsers: Leaves) -> None:
         ("enable", enable, "enable a subscription that the server has disabled"),
         ("rotate", rotate, "make another secret; the one before still works for a day"),
     ):
-        add_call(verbs, verb, call, text, "queue", "id")
-    add_delete(verbs, "end a subscription", "get_subscription", "unsubscribe", "queue", "id")
-    text = "send a test notification, and print what came back"
-    add_leaf(verbs, "ping", ping, text, "queue", "id")
-    log = add_leaf(verbs, "log", show_log, "list the last attempts to deliver", "queue", "id")
-    text = "list what could not be delivered, instead"
-    log.add_argument("--failed", action="store_true", help=text)
-    retry = add_call(verbs, "retry", "retry_delivery", "deliver again", "queue", "id")
+        verbs.call(verb, call, text, "queue", "id")
+    verbs.delete("end a subscription", "get_subscription", "unsubscribe", "queue", "id")
+    verbs.leaf("ping", ping, "send a test notification, and print what came back", "queue", "id")
+    log = verbs.leaf("log", show_log, "list the last attempts to deliver", "queue", "id")
+    flag(log, "--failed", "list what could not be delivered, instead")
+    retry = verbs.call("retry", "retry_delivery", "deliver again", "queue", "id")
     text = "the id of a failed delivery, or of a message"
     retry.add_argument("delivery_id", metavar="delivery", help=text)
-    text = "deliver again what the queue still has"
-    again = add_call(verbs, "replay", replay, text, "queue", "id")
+    again = verbs.call("replay", replay, "deliver again what the queue still has", "queue", "id")
     again.add_argument("--from", dest="since", type=instant, metavar="TIME", help="posted since")
     again.add_argument("--until", type=instant, metavar="TIME", help="posted before")
     text = "verify a request that was received; asks no server"
-    checked = add_leaf(verbs, "verify", verify_request, text)
+    checked = verbs.leaf("verify", verify_request, text)
     checked.add_argument("--secret", required=True, help="the subscription's")
     text = "the headers of the request"
     checked.add_argument("--headers", type=json_object, required=True, metavar="JSON", help=text)

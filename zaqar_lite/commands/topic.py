@@ -4,28 +4,18 @@ import argparse
 from contextlib import suppress
 
 from zaqar_lite.commands import sdk
-from zaqar_lite.commands.argument_types import json_object, json_or_text
-from zaqar_lite.commands.base_command import (
-    Leaves,
-    add_call,
-    add_delete,
-    add_duration,
-    add_headers,
-    add_leaf,
-    add_list,
-    add_noun,
-)
+from zaqar_lite.commands.argument_types import duration, json_object, json_or_text
+from zaqar_lite.commands.base_command import Leaves, Verbs, add_headers
 from zaqar_lite.commands.output import Output
 from zaqar_lite.commands.subscription import COLUMNS
 
 
 def add_commands(subparsers: Leaves) -> None:
     """Declare the command."""
-    verbs = add_noun(subparsers, "topic", "post to many queues and receivers at once")
-    create = add_call(verbs, "create", create_topic, "make a topic", "topic")
+    verbs = Verbs.of(subparsers, "topic", "post to many queues and receivers at once")
+    create = verbs.call("create", create_topic, "make a topic", "topic")
     create.add_argument("--metadata", type=json_object, metavar="JSON", help="its metadata")
-    listed = add_list(
-        verbs,
+    listed = verbs.list(
         "list",
         lambda client, given: ({"name": one.name} for one in client.list_topics(name=given.name)),
         "list topics",
@@ -33,10 +23,9 @@ def add_commands(subparsers: Leaves) -> None:
         empty="No topics.",
     )
     listed.add_argument("--name", metavar="TEXT", help="only names that contain this")
-    add_leaf(verbs, "show", show, "show a topic's metadata", "topic")
-    add_delete(verbs, "delete a topic; its subscriptions stay", find, "delete_topic", "topic")
-    add_list(
-        verbs,
+    verbs.leaf("show", show, "show a topic's metadata", "topic")
+    verbs.delete("delete a topic; its subscriptions stay", find, "delete_topic", "topic")
+    verbs.list(
         "subscriptions",
         lambda client, given: client.list_subscriptions(_topic(given)),
         "list a topic's subscriptions",
@@ -44,16 +33,15 @@ def add_commands(subparsers: Leaves) -> None:
         columns=COLUMNS,
         empty="No subscriptions of {topic}.",
     )
-    posting = add_leaf(verbs, "post", post, "post a message to all who subscribe", "topic")
+    posting = verbs.leaf("post", post, "post a message to all who subscribe", "topic")
     posting.add_argument("body", type=json_or_text, help="JSON, or else a string")
-    add_duration(posting, "--ttl", "how long it lives, such as 1h or 2d")
-    add_duration(posting, "--delay", "how long until it can be claimed, such as 30s or 5m")
+    duration(posting, "--ttl", "how long it lives, such as 1h or 2d")
+    duration(posting, "--delay", "how long until it can be claimed, such as 30s or 5m")
     add_headers(posting)
-    made = add_call(verbs, "subscribe", subscribe, "subscribe a queue, or a receiver", "topic")
+    made = verbs.call("subscribe", subscribe, "subscribe a queue, or a receiver", "topic")
     made.add_argument("subscriber", metavar="queue:NAME|URL")
-    add_duration(made, "--ttl", "how long the subscription lives")
-    add_delete(
-        verbs,
+    duration(made, "--ttl", "how long the subscription lives")
+    verbs.delete(
         "end a subscription",
         lambda client, given: client.get_subscription(_topic(given), given.id),
         lambda client, given: client.unsubscribe(_topic(given), given.id),

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from zaqar_lite import searching
 from zaqar_lite.commands import sdk
-from zaqar_lite.commands.argument_types import at_least, seconds_above_zero
-from zaqar_lite.commands.base_command import UNAVAILABLE, Leaves, add_duration, add_leaf
+from zaqar_lite.commands.argument_types import duration, number, seconds_above_zero
+from zaqar_lite.commands.base_command import UNAVAILABLE, Leaves, Verbs
 from zaqar_lite.commands.output import Output, printable
 from zaqar_lite.durations import duration_shown
 from zaqar_lite.searching import Search, by_trouble
@@ -39,7 +39,7 @@ class Look:
 def add_commands(subparsers: Leaves) -> None:
     """Declare the command."""
     text = "show ready, delayed, claimed and dead counts live"
-    parser = add_leaf(subparsers, "watch", watch, text)
+    parser = Verbs(subparsers).leaf("watch", watch, text)
     parser.set_defaults(attempts=1)  # each look is a try
     parser.add_argument(
         "queue",
@@ -53,12 +53,10 @@ def add_commands(subparsers: Leaves) -> None:
         metavar="WORDS",
         help="only queues that fit, such as 'orders ready>100 oldest>5m dead>0'",
     )
-    parser.add_argument(
-        "--top", type=at_least(1), default=20, metavar="N", help="most queues to show (20)"
-    )
+    number(parser, "--top", "most queues to show (20)", default=20)
     text = "time between two looks, such as 500ms or 10s (1s)"
-    add_duration(parser, "--interval", text, default=1, read=seconds_above_zero)
-    parser.add_argument("--count", type=at_least(1), metavar="N", help="end after N looks")
+    duration(parser, "--interval", text, default=1, read=seconds_above_zero)
+    number(parser, "--count", "end after N looks")
 
 
 def search(text: str) -> Search:
@@ -69,7 +67,9 @@ def search(text: str) -> Search:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def _named(client: "sdk.Client", wanted: Search) -> tuple[dict[str, Mapping[str, object]], bool]:
+def _named(
+    client: "sdk.Client", wanted: Search
+) -> tuple[dict[str, Mapping[str, object] | None], bool]:
     """Return the metadata of queues by name, and whether there are more than `MOST_QUEUES`."""
     part = wanted.names[0] if wanted.names else None
     queues = (
@@ -78,7 +78,9 @@ def _named(client: "sdk.Client", wanted: Search) -> tuple[dict[str, Mapping[str,
         if wanted.names_it(queue.name)
     )
     found = list(islice(queues, MOST_QUEUES + 1))
-    kept = {queue.name: queue.metadata or {} for queue in found[:MOST_QUEUES]}
+    kept: dict[str, Mapping[str, object] | None] = {
+        queue.name: queue.metadata or {} for queue in found[:MOST_QUEUES]
+    }
     return kept, len(found) > MOST_QUEUES
 
 
@@ -121,33 +123,31 @@ def _live(looks: Iterator[Look], interval: float) -> Look:
 
 
 def _looks(client: "sdk.Client", arguments: argparse.Namespace) -> Iterator[Look]:
-    for number in itertools.count(1):
+    for looks in itertools.count(1):
         yield _look(client, arguments)
-        if number == arguments.count:
+        if looks == arguments.count:
             return
         time.sleep(arguments.interval)
 
 
 def _look(client: "sdk.Client", arguments: argparse.Namespace) -> Look:
+    wanted, top, note = arguments.search, arguments.top, ""
     try:
-        if not arguments.queue:
-            return _look_at_all(client, arguments.search, arguments.top)
-        rows = [_counts(client, queue) for queue in arguments.queue]
-        return Look([row for row in rows if arguments.search.finds(row)])
+        named: dict[str, Mapping[str, object] | None] = dict.fromkeys(arguments.queue)
+        queues, is_cut = (named, False) if named else _named(client, wanted)
+        rows = [_counts(client, queue, metadata) for queue, metadata in queues.items()]
     except (sdk.Unavailable, sdk.Unreachable) as error:
         if isinstance(error, sdk.Unreachable) and error.permanent:
             raise
         return Look([], printable(error))
-
-
-def _look_at_all(client: "sdk.Client", wanted: Search, top: int) -> Look:
-    queues, is_cut = _named(client, wanted)
-    rows = [_counts(client, queue, metadata) for queue, metadata in queues.items()]
-    rows = sorted(filter(wanted.finds, rows), key=by_trouble)
-    note = f"only the first {MOST_QUEUES:,} queues were looked at" if is_cut else ""
+    rows = list(filter(wanted.finds, rows))
+    if arguments.queue:
+        return Look(rows)
+    if is_cut:
+        note = f"only the first {MOST_QUEUES:,} queues were looked at"
     if len(rows) > top:
         note = "; ".join(filter(None, (f"{len(rows) - top:,} more (--top)", note)))
-    return Look(rows[:top], note=note)
+    return Look(sorted(rows, key=by_trouble)[:top], note=note)
 
 
 def _counts(
@@ -169,10 +169,7 @@ def _counts(
 
 
 def _table(
-    rows: list[dict[str, object]],
-    before: list[dict[str, object]],
-    interval: float,
-    look: Look,
+    rows: list[dict[str, object]], before: list[dict[str, object]], interval: float, look: Look
 ) -> "Table":
     """Return the counts, each with its change since the last look.
 

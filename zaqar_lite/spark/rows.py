@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 from pyspark.sql.types import StructType
 
 from zaqar_lite.client import DeadLetter, Message
@@ -12,7 +13,6 @@ from zaqar_lite.spark.lag import posted
 from zaqar_lite.spark.options import OptionError
 
 _TEXT, _WHOLE, _TIME = pa.string(), pa.int32(), pa.timestamp("us", tz="UTC")
-_SQL = {_TEXT: "string", _WHOLE: "int", _TIME: "timestamp"}
 
 
 def _body(message: Message) -> str | None:
@@ -84,19 +84,11 @@ _COLUMN |= {
     "failure_count": (_WHOLE, lambda m: m.failure_count),
     "group": (_TEXT, lambda m: m.group),
 }
-_SQL |= {
-    pa.binary(): "binary",
-    pa.map_(_TEXT, _TEXT): "map<string,string>",
-    pa.list_(_ATTEMPT): "array<struct<number:int,claimed_at:timestamp,ended_at:timestamp,"
-    "outcome:string,reason:string,detail:string,client_id:string>>",
-}
-_KNOWN = {name: _SQL[kind] for name, (kind, _) in _COLUMN.items()}
-SCHEMA = ", ".join(f"{name} {_KNOWN[name]}" for name in COLUMNS)
 
 
-def schema_with(extra: Sequence[str]) -> str:
+def schema_with(extra: Sequence[str] = ()) -> StructType:
     """Return the schema of a read with these further columns."""
-    return ", ".join([SCHEMA, *(f"{name} {_KNOWN[name]}" for name in extra)])
+    return from_arrow_schema(arrow_schema([*COLUMNS, *extra]))
 
 
 def columns_of(schema: StructType) -> tuple[str, ...]:
@@ -106,9 +98,9 @@ def columns_of(schema: StructType) -> tuple[str, ...]:
         OptionError: one is not there, or of another type.
     """
     for field in schema.fields:
-        known = _KNOWN.get(field.name)
-        if known is None:
-            raise OptionError(f"There is no column {field.name!r}; there are {', '.join(_KNOWN)}.")
+        if field.name not in _COLUMN:
+            raise OptionError(f"There is no column {field.name!r}; there are {', '.join(_COLUMN)}.")
+        known = from_arrow_type(_COLUMN[field.name][0]).simpleString()
         if field.dataType.simpleString() != known:
             raise OptionError(
                 f"The column {field.name!r} is {known}, not {field.dataType.simpleString()}: cast "

@@ -53,7 +53,7 @@ class ZaqarDataSource(DataSource):
         super().__init__(options)
         self._parsed = parse(self.options)
 
-    def schema(self) -> str:
+    def schema(self) -> StructType:
         """The columns of what is read; a narrower schema of the user's is honoured.
 
         Raises:

@@ -2,13 +2,11 @@
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from zaqar_lite.client.base_client import BaseClient
 from zaqar_lite.client.endpoints.requests import ask, list_page, path_of, tell
-from zaqar_lite.client.steps import Async, Pages, Steps, Sync, listing, method
-
-T = TypeVar("T")
+from zaqar_lite.client.steps import AsyncPart, Pages, Steps, SyncPart, listing, method
 
 
 class Schedules:
@@ -85,35 +83,15 @@ class Schedules:
         return self._client._pages(list_page, "/v2/schedules", "schedules", dict)
 
 
-class AsyncSchedules(Schedules, Async):
+class AsyncSchedules(Schedules, AsyncPart):
     """The schedules of an async client."""
 
-    async def _run(self, steps: Steps[T]) -> T:
-        """Have the client take the steps."""
-        client: Any = self._client
-        result: T = await client._run(steps)
-        return result
 
-
-class SyncSchedules(Schedules, Sync):
+class SyncSchedules(Schedules, SyncPart):
     """The schedules of a sync client."""
-
-    def _run(self, steps: Steps[T]) -> T:
-        """Have the client take the steps."""
-        client: Any = self._client
-        result: T = client._run(steps)
-        return result
 
 
 def _path(name: str, *rest: str) -> str:
-    """Return the path of a schedule.
-
-    Raises:
-        ValueError: the name would be that of another path.
-    """
-    if name in {"", ".", ".."}:
-        message = f"{name!r} is not the name of a schedule"
-        raise ValueError(message)
     return path_of("schedules", name, *rest)
 
 

@@ -21,7 +21,7 @@ from zaqar_lite.client.models import Job
 from zaqar_lite.spark.claims import Renewal, claim_messages, delete_claimed, release_claims
 from zaqar_lite.spark.jobs.target import Summary, Target
 from zaqar_lite.spark.options import OptionError, Options, parse
-from zaqar_lite.spark.rows import COLUMNS, SCHEMA, to_batch
+from zaqar_lite.spark.rows import COLUMNS, schema_with, to_batch
 
 _SHOWN = 20
 
@@ -70,7 +70,7 @@ def redrive(
         raise OptionError(f"{target.queue} can't be moved into itself")
     if not 1 <= plan.batch <= 10_000:
         raise OptionError(f"a batch has 1 to 10,000 letters, not {plan.batch}")
-    _chosen(spark.createDataFrame([], SCHEMA), plan)  # a wrong filter fails before it claims
+    _chosen(spark.createDataFrame([], schema_with()), plan)  # a wrong filter fails before it claims
     if dry_run:
         rows = _chosen(target.read(spark), plan).groupBy("queue").count().collect()
         return {"dry_run": True, "moved": {row["queue"]: row["count"] for row in rows}}

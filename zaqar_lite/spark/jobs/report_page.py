@@ -38,44 +38,24 @@ def page(report: Report) -> str:
 </head><body><h1>{title}</h1>
 <p>{report.letters:,} letters in {report.patterns:,} pattern{"" if report.patterns == 1 else "s"};
 made {report.made:%Y-%m-%d %H:%M} UTC.</p>
-<h2>When they came</h2>{_columns(report.times)}
+<h2>When they came</h2>{_bars(report.times)}
 <h2>Where they came from</h2>{_bars(report.sources)}
-<h2>How often they were claimed</h2>{_columns(report.claims)}
+<h2>How often they were claimed</h2>{_bars(report.claims)}
 <h2>The most frequent patterns</h2>{_table(report)}
 <h2>Samples</h2>{_samples(report)}
 </body></html>
 """
 
 
-def _columns(points: Sequence[tuple[str, int]]) -> str:
-    """Draw a column chart with the first and the last label below it."""
-    if not points:
-        return "<p>None.</p>"
-    most = max(count for _, count in points)
-    width = min(60.0, 900 / len(points))
-    parts = [
-        f'<rect x="{index * width:.1f}" y="{150 - 130 * count / most:.1f}" '
-        f'width="{max(1.0, width - 2):.1f}" height="{130 * count / most:.1f}" fill="#4269d0">'
-        f"<title>{escape(label)}: {count:,}</title></rect>"
-        for index, (label, count) in enumerate(points)
-    ]
-    ends = " to ".join(escape(label) for label in dict.fromkeys((points[0][0], points[-1][0])))
-    return (
-        f'<svg viewBox="0 0 900 175" role="img" aria-label="{ends}, most: {most:,}">'
-        f'{"".join(parts)}<text x="0" y="168" font-size="12">{ends}</text>'
-        f'<text x="0" y="12" font-size="12">most: {most:,}</text></svg>'
-    )
-
-
 def _bars(points: Sequence[tuple[str, int]]) -> str:
-    """Draw a bar chart with a label for each bar."""
+    """Draw a bar for each label."""
     if not points:
         return "<p>None.</p>"
     most = max(count for _, count in points)
     parts = [
         f'<text x="0" y="{24 * index + 16}" font-size="13">{escape(label[:40])}</text>'
         f'<rect x="300" y="{24 * index + 4}" width="{max(1.0, 500 * count / most):.1f}" '
-        f'height="16" fill="#efb118"/><text x="{310 + 500 * count / most:.1f}" '
+        f'height="16" fill="#4269d0"/><text x="{310 + 500 * count / most:.1f}" '
         f'y="{24 * index + 16}" font-size="12">{count:,}</text>'
         for index, (label, count) in enumerate(points)
     ]
