@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import apsw
 
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 _STEP = 1_000
 """Records of earlier versions that one batch deletes."""
+_Known: TypeAlias = tuple[int, str | None, str | None]
+"""When a message came, from which client, and its headers."""
 _TOGETHER = b"t"
 """What the name of a record of several idempotency keys begins with; earlier versions wrote it."""
 _UNKNOWN = b"", bytes(16)
@@ -326,9 +328,7 @@ class Loading:
             position = fields[0] if extra.position is None else extra.position
             positions.append(position)
             if fields[0] in known:
-                rows.append(
-                    self._row(raw, content, position, fields, extra, known[fields[0]], is_held)
-                )
+                rows.append(self.row(raw, content, fields, extra, known[fields[0]], is_held))
             else:
                 self._set_aside(content, position, fields, extra, is_held)
         if not positions:
@@ -343,9 +343,9 @@ class Loading:
             self.stale.append(key)
             self.again[content].update(positions)
 
-    def _known(self, numbers: Sequence[int]) -> dict[int, tuple[int, str | None, str | None]]:
-        """When messages came, from which client and with which headers, of those that are whole."""
-        found: dict[int, tuple[int, str | None, str | None]] = {}
+    def _known(self, numbers: Sequence[int]) -> dict[int, _Known]:
+        """What the log says of those messages that are whole."""
+        found: dict[int, _Known] = {}
         for values, text in in_lists([one for one in numbers if one <= MAX_POSITION]):
             rows = self.connection.execute(
                 "SELECT id, received, client, headers FROM logged CROSS JOIN body ON number = id"
@@ -364,55 +364,41 @@ class Loading:
         values = (content, position, is_held, json.dumps(fields), raw)
         self.connection.execute("INSERT OR IGNORE INTO aside VALUES (?, ?, ?, ?, ?)", values)
 
-    def _row(  # noqa: PLR0917 - an element of a page, and what the log says of its message
+    def row(  # noqa: PLR0917 - an element of a page, and what the log says of its message
         self,
         raw: bytes,
         content: int,
-        position: int,
         fields: Sequence[int],
         extra: Extra,
-        known: tuple[int, str | None, str | None],
-        is_held: int,
+        known: _Known,
+        is_held: int = 0,
     ) -> Sequence[Any]:
-        """The row of an element of a page."""
-        number, priority, visible, deadline, attempts = fields
+        """The row of an element of a page, without its size."""
+        number, priority, due, expires, attempts = fields
         created, client, headers = known
+        position = number if extra.position is None else extra.position
         shown = position if extra.renamed else number
         claim, claimed_at, until, state = extra.last_claim, 0, 0, READY
-        due, expires = visible, deadline
         if is_held:
-            claimed_at, until = visible, deadline
+            held_at, ends = due, expires
             # A record of another writer has no deadline here: outlive the lease.
-            due, expires = extra.visible_at or 0, extra.deadline or until + 1
+            due, expires = extra.visible_at or 0, extra.deadline or ends + 1
             if not extra.parked:
-                state, claim = LEASED, self.hold(raw, shown, position, claimed_at, until)
-            elif until > self.now:
-                state = PARKED
-            claimed_at, until = (claimed_at if state == LEASED else 0), until * (state != READY)
+                state, claimed_at, until = LEASED, held_at, ends
+                claim = self._hold(raw, shown, position, held_at, ends)
+            elif ends > self.now:
+                state, until = PARKED, ends
         elif due > self.now:
             state = DELAYED
-        return self.entry(
-            content, position, number, shown,
-            state=state, priority=priority, due=due, until=until, expires=expires,
-            ttl=extra.ttl_ms or expires - created, created=created, claims=attempts, claim=claim,
-            claimed_at=claimed_at, is_shared=extra.shared, client=client, headers=headers,
-            origin=None if extra.origin is None else encode(extra.origin).decode(),
-        )  # fmt: skip
-
-    def entry(
-        self, content: int, position: int, number: int, shown: int, *,
-        state: int, priority: int, due: int, until: int, expires: int, ttl: int, created: int,
-        claims: int, claim: bytes | None, claimed_at: int, is_shared: bool, client: str | None,
-        headers: str | None, origin: str | None,
-    ) -> Sequence[Any]:  # fmt: skip
-        """A row of the table `entry`, without its size; `shown` is the number of its id."""
         kept = self.kept_ids.get(shown)
         group = None if headers is None else group_of(json.loads(headers))
         return (
             content, position, kept or self.ids.of(shown), state, priority, due, until, expires,
-            ttl, created, claims, 0, claim, claimed_at, None, number, int(is_shared),
-            int(kept is not None or shown != position), 0, client or "", headers,
-            None if group is None else group.encode(errors="surrogatepass"), origin,
+            extra.ttl_ms or expires - created, created, attempts, 0, claim, claimed_at, None,
+            number, int(extra.shared), int(kept is not None or shown != position), 0,
+            client or "", headers,
+            None if group is None else group.encode(errors="surrogatepass"),
+            None if extra.origin is None else encode(extra.origin).decode(),
         )  # fmt: skip
 
     # -- claims and attempts --
@@ -422,7 +408,7 @@ class Loading:
         record = self._claims[raw, claim] = records.decode_claim(value)
         self._holders.update(((raw, number), claim) for number in record.message_ids)
 
-    def hold(self, raw: bytes, shown: int, position: int, claimed_at: int, until: int) -> bytes:
+    def _hold(self, raw: bytes, shown: int, position: int, claimed_at: int, until: int) -> bytes:
         """Let a claim hold an entry; answer its id. A claim whose record is lost is made anew."""
         claim = self._holders.get((raw, shown))
         if claim is None:  # the record is lost, or another writer keeps none

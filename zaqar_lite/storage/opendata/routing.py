@@ -24,9 +24,10 @@ from zaqar_lite.domain.ids import MAX_POSITION
 from zaqar_lite.domain.metadata import FILTER, PRIORITY
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRef
 from zaqar_lite.storage.opendata.format import CodecError, keys, records
+from zaqar_lite.storage.opendata.format.active import Extra
 from zaqar_lite.storage.opendata.loading import INSERT_ENTRY, Loading
 from zaqar_lite.storage.sql.database import Database
-from zaqar_lite.storage.sql.entries import DELAYED, READY, first_of
+from zaqar_lite.storage.sql.entries import first_of
 
 logger = logging.getLogger(__name__)
 _CHUNK = 1_000
@@ -187,15 +188,12 @@ def _route(db: Database, loading: Loading, router: Router, rows: Sequence[Logged
             db.touch(queue)
             expires = min(logged.received + arrival.ttl_ms, MAX_POSITION)
             is_delayed = arrival.due > loading.now
-            row = loading.entry(
-                queue.content, position, logged.number, position,
-                state=DELAYED if is_delayed else READY, priority=arrival.priority,
-                due=arrival.due, until=0, ttl=arrival.ttl_ms, expires=expires,
-                created=logged.received, claims=0, claim=None, claimed_at=0,
-                is_shared=len(arrivals) > 1, client=logged.client, headers=logged.headers,
-                origin=None,
-            )  # fmt: skip
-            db.execute(INSERT_ENTRY, row)
+            fields = logged.number, arrival.priority, arrival.due, expires, 0
+            extra = Extra(
+                ttl_ms=arrival.ttl_ms, position=position, renamed=True, shared=len(arrivals) > 1
+            )
+            known = logged.received, logged.client, logged.headers
+            db.execute(INSERT_ENTRY, loading.row(b"", queue.content, fields, extra, known))
             size = "SELECT length(body) FROM body WHERE number = ?"
             queue.bytes += first_of(db, size, (logged.number,))
             queue.expiry_at = min(queue.expiry_at, expires)

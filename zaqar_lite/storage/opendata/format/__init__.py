@@ -125,11 +125,14 @@ def utf8(text: str) -> bytes:
 
 def read_utf8(data: bytes, offset: int = 0) -> tuple[str, int]:
     """Read a Utf8. Raises CodecError: also where it is no UTF-8."""
-    raw, end = take(data, offset + 2, read_count(data, offset))
+    start = offset + 2
+    end = start + read_count(data, offset)
+    if end > len(data):
+        raise CodecError(f"cut short: {end - start} bytes expected at byte {start}")
     try:
-        return raw.decode(), end
+        return data[start:end].decode(), end
     except UnicodeDecodeError as exc:
-        raise CodecError(f"Utf8 that is no UTF-8 at byte {offset + 2 + exc.start}") from exc
+        raise CodecError(f"Utf8 that is no UTF-8 at byte {start + exc.start}") from exc
 
 
 def u64s(numbers: Sequence[int]) -> bytes:

@@ -31,7 +31,6 @@ from zaqar_lite.storage.opendata.slatedb.binding import (
     DURABLE,
     DURABLE_SCAN,
     ONE_BLOCK,
-    pairs,
     settings,
     slatedb,
 )
@@ -258,7 +257,7 @@ class SlateDbEngine:
         rows: list[tuple[bytes, bytes]] = []
         try:
             iterator = await self._iterate(start, end, DURABLE_SCAN)
-            rows += pairs(await self._translated(iterator.next_batch(_CHUNK)))
+            rows += await self._translated(iterator.next_batch(_CHUNK))
         except slatedb.Error.Data:
             pass
         else:
@@ -266,7 +265,7 @@ class SlateDbEngine:
         try:
             iterator = await self._iterate(start, end, ONE_BLOCK)
             while (row := await self._translated(iterator.next())) is not None:
-                rows.append((row.key, row.value))
+                rows.append(row)
                 if len(rows) == _CHUNK:
                     break
         except slatedb.Error.Data as exc:

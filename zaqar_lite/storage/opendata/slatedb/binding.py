@@ -1,13 +1,11 @@
 """The SlateDB library as this server uses it: its settings, its reads, and one repair of speed.
 
-The binding's own copying of arguments costs Python a loop for every byte; `_copy_in_one_step`
-replaces it. It touches private names: the version is pinned, and the names are checked.
+The binding goes through arguments and results in Python, byte by byte and field by field;
+`_copy_in_one_step` replaces that. It touches private names: the version is pinned.
 """
 
 import ctypes
-import logging
 import os
-from collections.abc import Sequence
 from typing import Any
 
 os.environ.setdefault("SLATEDB_UNIFFI_RUNTIME_THREADS", "2")  # read when the library is loaded
@@ -15,8 +13,7 @@ os.environ.setdefault("SLATEDB_UNIFFI_RUNTIME_THREADS", "2")  # read when the li
 from slatedb import uniffi as slatedb
 from slatedb.uniffi._slatedb_uniffi import slatedb as binding
 
-__all__ = ["DURABLE", "DURABLE_SCAN", "ONE_BLOCK", "pairs", "settings", "slatedb"]
-logger = logging.getLogger(__name__)
+__all__ = ["DURABLE", "DURABLE_SCAN", "ONE_BLOCK", "settings", "slatedb"]
 # Tables of damaged blocks can't be compacted: with SlateDB's own limit of 8 that wait for it, the
 # store would take no writes soon, and then not open any more.
 _MOST_WAITING = "1000"
@@ -48,11 +45,6 @@ DURABLE_SCAN = _scan(1_048_576, 2)
 ONE_BLOCK = _scan(1, 1)
 
 
-def pairs(rows: Sequence[slatedb.KeyValue]) -> list[tuple[bytes, bytes]]:
-    """Rows of the binding as keys and values."""
-    return [(row.key, row.value) for row in rows]
-
-
 def settings() -> slatedb.Settings:
     """The settings of every store."""
     chosen = slatedb.Settings.default()
@@ -62,14 +54,10 @@ def settings() -> slatedb.Settings:
 
 
 def _copy_in_one_step() -> None:
-    """Let the binding copy bytes by one call, where it would go through them in Python."""
-    names = ("_UniffiRustBufferStream", "_UniffiFfiConverterBytes", "_UniffiForeignBytes")
-    if not all(hasattr(binding, name) for name in (*names, "_UniffiRustCallStatus")):
-        logger.warning("this release of slatedb has another binding: bytes are copied slowly")
-        return
-    stream, converter, foreign = (getattr(binding, name) for name in names)
+    """Let the binding copy bytes by one call, and read rows as their keys and values."""
     make_status, check = binding._UniffiRustCallStatus.default, binding._uniffi_check_call_status
     copy_in = binding._UniffiLib.ffi_slatedb_uniffi_rustbuffer_from_bytes
+    stream, foreign = binding._UniffiRustBufferStream, binding._UniffiForeignBytes
     pointer, reference = ctypes.POINTER(ctypes.c_char), ctypes.byref
     cast: Any = ctypes.cast  # takes bytes, too
 
@@ -83,8 +71,16 @@ def _copy_in_one_step() -> None:
     def read(buffer: Any) -> Any:  # noqa: ANN401 - as above
         return stream(ctypes.string_at(buffer.data, buffer.len), buffer.len)
 
-    converter.lower = lower
+    def read_row(rows: Any) -> tuple[bytes, bytes]:  # noqa: ANN401 - as above
+        data, start = rows.data, rows.offset + 4
+        middle = start + int.from_bytes(data[start - 4 : start], "big")
+        end = middle + 4 + int.from_bytes(data[middle : middle + 4], "big")
+        rows.offset = end + 17 + 8 * data[end + 16]  # behind its sequence and its instants
+        return data[start:middle], data[middle + 4 : end]
+
+    binding._UniffiFfiConverterBytes.lower = lower
     stream.from_rust_buffer = read
+    binding._UniffiFfiConverterTypeKeyValue.read = read_row
 
 
 _copy_in_one_step()
