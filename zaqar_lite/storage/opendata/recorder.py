@@ -16,10 +16,10 @@ the tables.
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from itertools import islice, takewhile
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 import apsw
 import msgspec
@@ -60,7 +60,10 @@ _HELD = """SELECT position, id, body, is_shared, moved FROM entry
     WHERE queue = ? AND state = 2 AND claim = ? AND position"""
 _decode_attempts = msgspec.json.Decoder(tuple[Attempt, ...]).decode
 
+_ID, _KEY, _NAME = ("id",), ("queue", "kind", "key"), ("kind", "project", "name")
+
 Row = Sequence[Any]
+T = TypeVar("T")
 
 
 class Recorder:
@@ -71,17 +74,11 @@ class Recorder:
     queue's content; `stale` are records that it deletes.
     """
 
-    def __init__(
-        self,
-        connection: apsw.Connection,
-        clock: Clock,
-        ids: Ids,
-        log: keys.Log,
-    ) -> None:
+    def __init__(self, connection: apsw.Connection, clock: Clock, ids: Ids, log: keys.Log) -> None:
         self.connection = connection
         self.clock = clock
-        self._ids = ids
-        self._log = log
+        self.ids = ids
+        self.log = log
         self.histories: dict[bytes, int] = {}
         self.again: dict[int, set[int]] = {}
         self.stale: list[bytes] = []
@@ -133,7 +130,7 @@ class Recorder:
         """Encode what has changed; no statement of an operation may run meanwhile."""
         if self._session is None:
             raise Unavailable("The store is closed.")
-        encoding = _Encoding(self, self.connection, self._ids, self._log)
+        encoding = _Encoding(self)
         changeset = self._session.changeset()
         self.close()  # the rows of queues are still to be written, and need no record
         try:
@@ -148,17 +145,11 @@ class Recorder:
 class _Encoding:
     """The changes of one batch."""
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        connection: apsw.Connection,
-        ids: Ids,
-        log: keys.Log,
-    ) -> None:
+    def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._connection = connection
-        self._ids = ids
-        self._log = log
+        self._connection = recorder.connection
+        self._ids = recorder.ids
+        self._log = recorder.log
         self.puts: dict[bytes, bytes] = {}
         self.deletes: dict[bytes, None] = {}
         self._new: dict[str, list[Row]] = {table: [] for table in _TABLES}
@@ -185,8 +176,7 @@ class _Encoding:
 
     async def read(self, changeset: bytes) -> None:
         """Sort the changes by table and kind."""
-        for change in apsw.Changeset.iter(changeset):
-            await self._turn()
+        async for change in self._each(apsw.Changeset.iter(changeset)):
             old, new = change.old, change.new
             if old is None:
                 self._new[change.name].append(new or ())
@@ -206,28 +196,45 @@ class _Encoding:
         for key in self._recorder.stale:
             self.delete(key)
         self._recorder.stale = []
-        for number, *_ in self._gone["body"]:
-            await self._turn()
+        async for number, *_ in self._each(self._gone["body"]):
             self._delete_message(number)
         await self._delete_attempts()
         await self._encode_entries()
-        await self._encode_claims()
-        await self._encode_keys()
+        await self._encode_rows("claim", _ID, self._claim_key, self._claim)
+        await self._encode_rows("idempotency", _KEY, self._idempotency_key, _idempotency)
+        await self._encode_rows("record", _NAME, lambda row: keys.record_key(*row[:3]), _record)
+        await self._encode_rows("unrouted", (), lambda row: keys.unrouted_key(*row), lambda _: b"")
+        for _, number in self._gone["unrouted"]:
+            self._delete_message(number)
         await self._encode_history()
-        self._encode_records()
-        for row in self._gone["unrouted"]:
-            self.delete(keys.unrouted_key(row[0], row[1]))
-            self._delete_message(row[1])
-        for row in self._new["unrouted"]:
-            self.put(keys.unrouted_key(row[0], row[1]), b"")
         await self._encode_queues()
 
-    async def _turn(self) -> None:
-        """Let the event loop run when it has waited for long."""
-        if monotonic() > self._until:
-            if self._until:
-                await asyncio.sleep(0)
-            self._until = monotonic() + _TURN
+    async def _each(self, rows: Iterable[T]) -> AsyncIterator[T]:
+        """Take rows one by one, and let the event loop run when it has waited for long."""
+        for row in rows:
+            if monotonic() > self._until:
+                if self._until:
+                    await asyncio.sleep(0)
+                self._until = monotonic() + _TURN
+            yield row
+
+    async def _encode_rows(
+        self,
+        table: str,
+        names: Sequence[str],
+        key_of: Callable[[Row], bytes],
+        encode: Callable[[Row], bytes],
+    ) -> None:
+        """Encode a table of which each row is a record; its key has the columns `names`."""
+        async for row in self._each(self._gone[table]):
+            self.delete(key_of(row))
+        rows = list(self._new[table])
+        where = " AND ".join(f"{name} = ?" for name in names)
+        for old, _ in self._changed[table]:
+            statement = f"SELECT * FROM {table} WHERE {where}"
+            rows += self._connection.execute(statement, old[: len(names)])
+        async for row in self._each(rows):
+            self.put(key_of(row), encode(row))
 
     # -- messages --
 
@@ -240,12 +247,10 @@ class _Encoding:
         touched: dict[int, set[int]] = defaultdict(set, self._recorder.again)
         ended: dict[int, set[int]] = defaultdict(set, self._recorder.take_due())
         self._recorder.again = {}
-        for row in self._gone["entry"]:
-            await self._turn()
+        async for row in self._each(self._gone["entry"]):
             touched[row[0]].add(row[1])
             self._forget_entry(row)
-        for row in self._new["entry"]:
-            await self._turn()
+        async for row in self._each(self._new["entry"]):
             touched[row[0]].add(row[1])
             if row[10] or row[18]:
                 ended[row[0]].add(row[1])
@@ -259,13 +264,10 @@ class _Encoding:
             elif new[3] is not apsw.no_change or new[12] is not apsw.no_change:
                 ended[old[0]].add(old[1])
         await self._encode_bodies()
-        for queue, positions in ended.items():
-            await self._turn()
+        async for queue, positions in self._each(ended.items()):
             self._encode_attempts(queue, sorted(positions))
         for queue, positions in touched.items():
-            for page in self._pages(RecordType.ACTIVE, queue, positions):
-                await self._turn()
-                self._put_page(RecordType.ACTIVE, queue, page)
+            await self._encode_pages(RecordType.ACTIVE, queue, positions)
 
     def _forget_entry(self, row: Row) -> None:
         """Delete what a queue has of an entry that left it, or moved within it."""
@@ -289,8 +291,7 @@ class _Encoding:
             number = row[15]
             if row[1] == number or number not in posted:
                 posted[number] = row
-        for number, _, body in self._new["body"]:
-            await self._turn()
+        async for number, _, body in self._each(self._new["body"]):
             self.put(keys.message_key(RecordType.PAYLOAD, number), records.encode_payload(body))
             if number in posted:
                 self.put(self._log.key(number), self._metadata(posted[number]))
@@ -347,8 +348,7 @@ class _Encoding:
 
     async def _delete_attempts(self) -> None:
         numbers = {row[2]: row[15] for row in self._gone["entry"]}
-        for message_id, ended, _ in self._gone["attempts"]:
-            await self._turn()
+        async for message_id, ended, _ in self._each(self._gone["attempts"]):
             history = self._history(message_id, numbers.get(message_id, number_in(message_id)))
             for number in read_attempts(ended):
                 self.delete(keys.attempt_key(history, number))
@@ -365,8 +365,11 @@ class _Encoding:
             raw = self._raws[number] = keys.queue_id(QueueRef(project, name))
         return raw
 
-    def _pages(self, kind: RecordType, queue: int, rows: Iterable[int]) -> Iterable[Changed]:
-        return changed_pages(self._connection, kind, queue, sorted(rows))
+    async def _encode_pages(self, kind: RecordType, queue: int, rows: Iterable[int]) -> None:
+        """Put the pages of which rows changed."""
+        changed = changed_pages(self._connection, kind, queue, sorted(rows))
+        async for page in self._each(changed):
+            self._put_page(kind, queue, page)
 
     def _put_page(self, kind: RecordType, queue: int, page: Changed) -> None:
         key = keys.queue_key(kind, self._raw(queue), page.number)
@@ -386,31 +389,19 @@ class _Encoding:
 
     # -- claims, keys, histories --
 
-    async def _encode_claims(self) -> None:
-        for row in self._gone["claim"]:
-            self.delete(keys.claim_key(self._raw(row[1]), row[0]))
-        for claim, queue, client, started, ttl, *_, positions in self._rows("claim", "id"):
-            await self._turn()
-            held: list[Any] = []
-            for values, text in in_lists(memoryview(positions).cast("q").tolist()):
-                held += self._connection.execute(f"{_HELD} IN ({text})", (queue, claim, *values))
-            numbers = [
-                self._ids.shown(own_id, position, number, is_shared, moved).number
-                for position, own_id, number, is_shared, moved in sorted(held)
-            ]
-            record = records.ClaimRecord(started, ttl, 0, client, numbers)
-            self.put(keys.claim_key(self._raw(queue), claim), records.encode_claim(record))
+    def _claim_key(self, row: Row) -> bytes:
+        return keys.claim_key(self._raw(row[1]), row[0])
 
-    async def _encode_keys(self) -> None:
-        for row in self._gone["idempotency"]:
-            await self._turn()
-            self.delete(self._idempotency_key(row))
-        for row in self._rows("idempotency", "queue", "kind", "key"):
-            await self._turn()
-            _, _, _, ends, digest, ids = row
-            numbers = [number_in(ids[at : at + 16]) for at in range(0, len(ids), 16)]
-            value = bookkeeping.IDEMPOTENCY.encode(ends, numbers, digest or b"")
-            self.put(self._idempotency_key(row), value)
+    def _claim(self, row: Row) -> bytes:
+        claim, queue, client, started, ttl, *_, positions = row
+        held: list[Any] = []
+        for values, text in in_lists(memoryview(positions).cast("q").tolist()):
+            held += self._connection.execute(f"{_HELD} IN ({text})", (queue, claim, *values))
+        numbers = [
+            self._ids.shown(own_id, position, number, is_shared, moved).number
+            for position, own_id, number, is_shared, moved in sorted(held)
+        ]
+        return records.encode_claim(records.ClaimRecord(started, ttl, 0, client, numbers))
 
     def _idempotency_key(self, row: Row) -> bytes:
         name = KINDS[row[1]] + bytes.fromhex(row[2])
@@ -428,35 +419,16 @@ class _Encoding:
                 key = keys.attempts_key(number_in(row[3]), self._raw(row[0]))
                 self.put(key, records.encode_attempts(records.Attempts(consumers)))
         for (state, queue), numbers in changed.items():
-            for page in self._pages(STATES[state], queue, numbers):
-                await self._turn()
-                self._put_page(STATES[state], queue, page)
+            await self._encode_pages(STATES[state], queue, numbers)
 
     # -- queues and other records --
 
-    def _rows(self, table: str, *key: str) -> list[Row]:
-        """The rows of a table that are new or changed, as they are now."""
-        where = " AND ".join(f"{column} = ?" for column in key)
-        rows = list(self._new[table])
-        for old, _ in self._changed[table]:
-            statement = f"SELECT * FROM {table} WHERE {where}"
-            rows += self._connection.execute(statement, old[: len(key)])
-        return rows
-
-    def _encode_records(self) -> None:
-        for row in self._gone["record"]:
-            self.delete(keys.record_key(row[0], row[1], row[2]))
-        for *name, value, version, ends in self._rows("record", "kind", "project", "name"):
-            until = -1 if ends is None else ends
-            self.put(keys.record_key(*name), bookkeeping.RECORD.encode(version, until, value))
-
     async def _encode_queues(self) -> None:
-        for row in self._gone["queue"]:
-            await self._turn()
+        async for row in self._each(self._gone["queue"]):
             self._delete_queue(row[0], row[8], had_record=bool(row[3]))
         changed = [old[0] for old, new in self._changed["queue"] if new[3] is not apsw.no_change]
-        for number in [*changed, *[row[0] for row in self._new["queue"] if row[3]]]:
-            await self._turn()
+        changed += [row[0] for row in self._new["queue"] if row[3]]
+        async for number in self._each(changed):
             ((project, name, version, metadata, exposing, content),) = self._connection.execute(
                 "SELECT project, name, version, metadata, exposing, content FROM queue"
                 " WHERE number = ?",
@@ -513,6 +485,17 @@ def read_attempts(data: bytes) -> dict[int, Attempt]:
     if numbers != sorted(set(numbers)):
         numbers = list(range(len(attempts)))
     return dict(zip(numbers, attempts, strict=True))
+
+
+def _idempotency(row: Row) -> bytes:
+    ends, digest, ids = row[3:]
+    numbers = [number_in(ids[at : at + 16]) for at in range(0, len(ids), 16)]
+    return bookkeeping.IDEMPOTENCY.encode(ends, numbers, digest or b"")
+
+
+def _record(row: Row) -> bytes:
+    value, version, ends = row[3:]
+    return bookkeeping.RECORD.encode(version, -1 if ends is None else ends, value)
 
 
 def _lists_of(number: int, content: int) -> tuple[tuple[RecordType, int], ...]:
