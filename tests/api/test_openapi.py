@@ -30,6 +30,7 @@ PHASES = "coverage,fuzzing,stateful" if "ZAQAR_TEST_ALL" in os.environ else "cov
 # Its answer has no end: each request would wait for the client's timeout.
 ENDLESS = "stream_events"
 PATCH, JSON = "application/openstack-messaging-v2.0-json-patch", "application/json"
+SQS = "application/x-amz-json-1.0"
 
 
 async def test_documents_every_route_and_no_other(api: Api) -> None:
@@ -59,7 +60,7 @@ async def test_a_body_is_too_large_only_where_one_is_taken(api: Api) -> None:
 async def test_a_client_can_be_made_of_it_that_lacks_nothing(
     make_api: MakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with make_api(admin_mode=True, pooling=True) as api:
+    async with make_api(admin_mode=True, pooling=True, sqs=True) as api:
         document = (await api.call("GET", "/openapi.json")).json()
         await asyncio.to_thread(make_client, document, tmp_path)
         operations = [one for path in document["paths"].values() for one in path.values()]
@@ -86,7 +87,7 @@ async def test_openapi_generator_makes_a_client_that_lacks_nothing(
 ) -> None:
     if "ZAQAR_TEST_ALL" not in os.environ:
         pytest.skip("takes Java ten seconds: tests/run --all")
-    async with make_api(admin_mode=True, pooling=True) as api:
+    async with make_api(admin_mode=True, pooling=True, sqs=True) as api:
         document = (await api.call("GET", "/openapi.json")).json()
     (tmp_path / "openapi.json").write_text(json.dumps(document))
     words = ["generate", "-g", language, "-i", "openapi.json", "-o", "made"]
@@ -116,8 +117,8 @@ def every_text(folder: Path) -> str:
 def make_client(document: Any, folder: Path) -> None:
     """Make a client in `made_client`; a schema or route that the tool leaves out is an error."""
     (folder / "openapi.json").write_text(json.dumps(document))
-    # The tool asks to be told what a media type of its own holds; it would format by any ruff.
-    config = {"content_type_overrides": {PATCH: JSON}, "post_hooks": []}
+    # The tool asks to be told what other media types hold; it would format by any ruff.
+    config = {"content_type_overrides": {PATCH: JSON, SQS: JSON}, "post_hooks": []}
     (folder / "config.json").write_text(json.dumps(config))
     made = subprocess.run(
         [
@@ -137,7 +138,7 @@ def make_client(document: Any, folder: Path) -> None:
 def test_no_documented_or_undocumented_input_makes_a_5xx() -> None:
     # Nobody waits here: a request that waits for a minute is right, and says nothing.
     env = {"ZAQAR_LITE_SIGNED_URL_SECRET_KEY": "secret" * 6, "ZAQAR_LITE_MAX_WAIT": "0"}
-    with ServerProcess("memory://", "--admin-mode", env=env) as server:
+    with ServerProcess("memory://", "--admin-mode", "--sqs", env=env) as server:
         finished = subprocess.run(
             [
                 str(Path(sys.executable).with_name("schemathesis")),

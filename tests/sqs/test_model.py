@@ -2,18 +2,19 @@
 
 import os
 from importlib.util import find_spec
-from typing import Any, get_type_hints
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from zaqar_lite.main import create_app
-from zaqar_lite.server.loading import load
+from tests.api.conftest import MakeApi
 
 if find_spec("botocore") is None and "CI" not in os.environ:
     pytest.skip("botocore is missing: tests/run --prepare", allow_module_level=True)
 
 import botocore.session
 
+pytestmark = pytest.mark.anyio
 REFUSED = {"AddPermission", "RemovePermission"}
 OF_FIFO = {"ReceiveRequestAttemptId"}
 
@@ -23,27 +24,47 @@ def model() -> Any:
     return botocore.session.get_session().get_service_model("sqs")
 
 
-@pytest.fixture(scope="module")
-def forms() -> dict[str, frozenset[str]]:
-    """What each operation reads of its document."""
-    app = create_app(load(environment={}, overrides={"store": "memory://", "sqs": True}))
-    dialect = app.dialect
-    assert dialect is not None
+@pytest.fixture
+async def forms(make_api: MakeApi) -> dict[str, frozenset[str]]:
+    """What each operation reads of its document, by our own description."""
+    async with make_api(sqs=True) as api:
+        document = (await api.call("GET", "/openapi.json")).json()
+    shown = document["paths"]["/"]["post"]
+    schemas = document["components"]["schemas"]
+    targets, documents = schemas["SqsOperation"]["enum"], shown["x-documents"]
+    assert list(documents) == targets
+    assert shown["parameters"][0]["name"] == "X-Amz-Target"
+    either = [one["$ref"] for one in schemas["SqsDocument"]["anyOf"]]
+    assert sorted(either) == sorted({one["$ref"] for one in documents.values()})
     return {
-        route.template.removeprefix("/#"): frozenset(
-            get_type_hints(route.action)["call"].__args__[0].__struct_encode_fields__
+        target.removeprefix("AmazonSQS."): frozenset(
+            schemas[one["$ref"].rpartition("/")[2]]["properties"]
         )
-        for route in dialect.routes
+        for target, one in documents.items()
     }
 
 
-def test_every_operation_is_served_but_those_that_are_refused(
+async def test_every_operation_is_served_but_those_that_are_refused(
     model: Any, forms: dict[str, frozenset[str]]
 ) -> None:
     assert forms.keys() == set(model.operation_names) - REFUSED
 
 
-def test_every_parameter_is_read(model: Any, forms: dict[str, frozenset[str]]) -> None:
+async def test_every_parameter_is_read(model: Any, forms: dict[str, frozenset[str]]) -> None:
     for name, read in forms.items():
         members = set(model.operation_model(name).input_shape.members) - OF_FIFO
         assert members <= read, name
+
+
+async def test_operations_are_described_where_they_are_served(
+    make_api: MakeApi, tmp_path: Path
+) -> None:
+    file = tmp_path / "admin.key"
+    async with make_api(sqs=True, auth="keys", admin_key_file=file) as api:
+        signed = (await api.call("GET", "/openapi.json")).json()
+    scheme = signed["paths"]["/{account}/{queue}"]["post"]["security"][0]
+    assert scheme.keys() < signed["components"]["securitySchemes"].keys()
+    async with make_api() as api:
+        document = (await api.call("GET", "/openapi.json")).json()
+    assert document["paths"]["/"].keys() == {"get"}
+    assert "Sqs" not in str(document)

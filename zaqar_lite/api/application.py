@@ -12,6 +12,8 @@ from functools import partial
 from random import getrandbits
 from typing import TYPE_CHECKING, Protocol
 
+from msgspec import Struct
+
 from zaqar_lite.api import asgi
 from zaqar_lite.api.access import FAILED, SLOW, log_request
 from zaqar_lite.api.asgi import AsgiApp, Lifespan, Receive, Scope, Send, serve_lifespan
@@ -51,7 +53,17 @@ _STOPS = Unavailable("The server is stopping; whether this was carried out is no
 
 
 class Dialect(Protocol):
-    """Another protocol than HTTP's way of Zaqar, with routes and a form of errors of its own."""
+    """Another protocol than HTTP's way of Zaqar, with routes and a form of errors of its own.
+
+    A `header` names the operation, and so the form of the document. The OpenAPI document shows
+    all operations of a dialect as one, by its `name`.
+    """
+
+    name: str
+    header: str
+    media_type: str
+    forms: dict[str, type[Struct]]
+    """The forms of the documents, by what the header may say."""
 
     @property
     def routes(self) -> tuple[Route, ...]:

@@ -13,6 +13,7 @@ from msgspec.json import schema_components
 from starlette.requests import Request
 from starlette.responses import Response
 
+from zaqar_lite.api.application import Dialect
 from zaqar_lite.api.request import Route
 from zaqar_lite.api.routes import OPENAPI_PATH, RouteTree
 from zaqar_lite.api.v2.claims import OneSettlement, Settlements
@@ -64,7 +65,7 @@ def _null(schema: Schema) -> Schema:
     return {**schema, "type": [schema["type"], "null"]}
 
 
-def _schemas_of(*forms: type) -> dict[str, Schema]:
+def _schemas_of(*forms: type, prefix: str = "") -> dict[str, Schema]:
     """The schemas of forms by name; what may be null has two types, where anyOf has two schemas.
 
     Makers of clients trip over an anyOf that has null in it.
@@ -75,6 +76,8 @@ def _schemas_of(*forms: type) -> dict[str, Schema]:
             return [plain(one) for one in part]
         if not isinstance(part, dict):
             return part
+        if isinstance(place := part.get("$ref"), str):
+            return {**part, **reference(_name_of(place.rpartition("/")[2], prefix))}
         first, *others = part.get("anyOf", [{}])
         if others != [{"type": "null"}]:
             return {name: plain(one) for name, one in part.items()}
@@ -82,7 +85,12 @@ def _schemas_of(*forms: type) -> dict[str, Schema]:
         return {**rest, **(_null(plain(first)) if "type" in first else first)}
 
     found: dict[str, Schema] = plain(schema_components(forms, ref_template=_PLACE)[1])
-    return found
+    return {(name := _name_of(form, prefix)): {**found[form], "title": name} for form in found}
+
+
+def _name_of(form: str, prefix: str) -> str:
+    """The name of a form's schema; the form may be private to its module."""
+    return prefix + form.removeprefix("_")
 
 
 def _enum(*values: object) -> Schema:
@@ -352,7 +360,7 @@ _IDENTIFIED = (401, 403, 429)
 
 
 def build_framework(
-    tree: RouteTree, limits: Limits, *, version: str, authenticates: bool
+    tree: RouteTree, limits: Limits, dialect: Dialect | None, *, version: str, authenticates: bool
 ) -> FastAPI:
     """Make the FastAPI application that serves the OpenAPI document."""
     app = FastAPI(
@@ -371,7 +379,9 @@ def build_framework(
             responses={},
             openapi_extra=_documentation(route),
         )
-    app.openapi = lambda: _openapi(app, tree, limits, authenticates)  # type: ignore[method-assign]
+    app.openapi = lambda: _openapi(  # type: ignore[method-assign]
+        app, tree, limits, dialect, authenticates=authenticates
+    )
     return app
 
 
@@ -387,7 +397,9 @@ async def _declared() -> None:
     """Stand for a route in the document; `Application` answers it."""
 
 
-def _openapi(app: FastAPI, tree: RouteTree, limits: Limits, authenticates: bool) -> Schema:
+def _openapi(
+    app: FastAPI, tree: RouteTree, limits: Limits, dialect: Dialect | None, *, authenticates: bool
+) -> Schema:
     """The OpenAPI document: FastAPI's frame, the table's content."""
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, routes=app.routes)
@@ -404,8 +416,56 @@ def _openapi(app: FastAPI, tree: RouteTree, limits: Limits, authenticates: bool)
                 operation["security"] = [{"bearer": []}, {"token": []}]
             if route.access.rule is not None:
                 operation["x-policy-rule"] = route.access.rule
+        if dialect is not None:
+            _add_dialect(document, dialect, authenticates=authenticates)
         app.openapi_schema = document
     return app.openapi_schema
+
+
+def _add_dialect(document: Schema, dialect: Dialect, *, authenticates: bool) -> None:
+    """Show the operations of a dialect, which have one path, as one operation.
+
+    Paths alone tell operations apart in an OpenAPI document, and here a header does.
+    """
+    prefix, components = dialect.name.capitalize(), document["components"]
+    forms = dialect.forms.items()
+    documents = {said: reference(_name_of(form.__name__, prefix)) for said, form in forms}
+    own = {
+        "Operation": {"type": "string", **_enum(*documents)},
+        "Document": {"anyOf": list({str(one): one for one in documents.values()}.values())},
+        "Answer": {"type": "object"},
+        "Error": _object("__type! message!"),
+    }
+    components["schemas"] |= _schemas_of(*dialect.forms.values(), prefix=prefix)
+    components["schemas"] |= {prefix + name: schema for name, schema in own.items()}
+    if authenticates:
+        signed = {"type": "apiKey", "in": "header", "name": "Authorization"}
+        components["securitySchemes"][f"{dialect.name}_signature"] = signed
+
+    def content(name: str) -> Schema:
+        return {"content": {dialect.media_type: {"schema": reference(prefix + name)}}}
+
+    for path, name in (("/", dialect.name), ("/{account}/{queue}", f"{dialect.name}_at_queue")):
+        parameters = [("header", dialect.header, f"{prefix}Operation")]
+        parameters += [("path", variable, "Text") for variable in _VARIABLE.findall(path)]
+        document["paths"].setdefault(path, {})["post"] = {
+            "operationId": name,
+            "summary": f"Do what {dialect.header} names.",
+            "parameters": [
+                {"name": one, "in": place, "required": True, "schema": reference(schema)}
+                for place, one, schema in parameters
+            ],
+            "requestBody": content("Document"),
+            "x-documents": documents,
+            "responses": {
+                str(status): {
+                    "description": _MEANINGS[status],
+                    **content("Answer" if status == 200 else "Error"),
+                }
+                for status in (200, 400, 403, 404, 413, 503)
+            },
+            **({"security": [{f"{dialect.name}_signature": []}]} if authenticates else {}),
+        }
 
 
 def _documentation(route: Route) -> Schema:

@@ -85,7 +85,9 @@ def build_app(
         from zaqar_lite.api.openapi import build_framework  # noqa: PLC0415 - it takes long
 
         authenticates = services.identity is not None
-        return build_framework(tree, limits, version=__version__, authenticates=authenticates)
+        return build_framework(
+            tree, limits, dialect, version=__version__, authenticates=authenticates
+        )
 
     async def describe(scope: Scope, receive: Receive, send: Send) -> None:
         await (await asyncio.to_thread(described))(scope, receive, send)

@@ -109,7 +109,6 @@ class MessageOperations:
         if not policy.exists:
             raise no_queue()
         outcomes: list[dict[str, Any] | SqsError] = []
-        sent: list[dict[str, Any]] = []
         drafts, sizes = [], []
         for entry in entries:
             try:
@@ -119,8 +118,7 @@ class MessageOperations:
             else:
                 drafts.append(draft)
                 sizes.append(size)
-                sent.append(_checksums(entry))
-                outcomes.append(sent[-1])
+                outcomes.append(_checksums(entry))
         if (total := sum(sizes)) > (most := self.limits.max_messages_post_size):
             text = f"A batch has up to {most} bytes; this one has {total}."
             raise SqsError("BatchRequestTooLong", text)
@@ -128,8 +126,10 @@ class MessageOperations:
             receipt = await self.messages.post(
                 call.queue, drafts, size=max(sizes), client_id=call.request.client_id, lazily=False
             )
-            for outcome, posted in zip(sent, receipt.posted, strict=True):
-                outcome["MessageId"] = posted.id
+            posted = iter(receipt.posted)
+            for outcome in outcomes:
+                if isinstance(outcome, dict):
+                    outcome["MessageId"] = next(posted).id
         return outcomes
 
     def _draft(self, sent: _Sent, largest: int) -> tuple[Draft, int]:
@@ -198,9 +198,8 @@ class MessageOperations:
             return done()
         if not hidden:
             await undo(claimed)
-        claim_id, found = claimed
-        sign = self.receipts.signer(queue, claim_id)
-        shown = [_shown(call, message, sign(message.id), system) for message in found]
+        sign = self.receipts.signer(queue, claimed[0])
+        shown = [_shown(call, message, sign(message.id), system) for message in claimed[1]]
         return done({"Messages": shown}, undo=partial(undo, claimed))
 
     @operation("messages:delete receive", hot=True, name="delete_message_batch")
@@ -304,13 +303,12 @@ def _text_of(body: bytes) -> str:
 
 
 def _system_attributes(call: Call[Any], message: Message) -> dict[str, str]:
-    first = message.attempts[0].claimed_at if message.attempts else message.now
-    origin = message.origin
+    attempts, origin = message.attempts, message.origin
     shown = {
         "SenderId": message.client_id or "",
         "SentTimestamp": str(message.created_at),
         "ApproximateReceiveCount": str(message.claim_count),
-        _FIRST_RECEIVE: str(first),
+        _FIRST_RECEIVE: str(attempts[0].claimed_at if attempts else message.now),
         TRACE: (message.headers or {}).get(TRACE_HEADER, ""),
         _GROUP: group_of(message.headers) or "",
         "DeadLetterQueueSourceArn": "" if origin is None else call.arn(origin.source),

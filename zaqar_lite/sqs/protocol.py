@@ -117,6 +117,10 @@ class SqsDialect:
     limits: Limits
     signatures: SignedRequests | None
     behind_gateways: bool
+    name: str = "sqs"
+    header: str = "X-Amz-Target"
+    media_type: str = MEDIA_TYPE.decode()
+    forms: dict[str, type[Struct]] = field(default_factory=dict, init=False)
     routes: tuple[Route, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -127,6 +131,7 @@ class SqsDialect:
             named = replace(found, name=f"sqs_{found.name}", template=f"/#{name}")
             perform: Any = found.action
             form = get_type_hints(perform)["call"].__args__[0]
+            self.forms[f"AmazonSQS.{name}"] = form
             self._targets[f"AmazonSQS.{name}".encode()] = named
             self._operations[named.name] = msgspec.json.Decoder(form, strict=False), perform
         self.routes = tuple(self._targets.values())
@@ -193,9 +198,9 @@ class SqsDialect:
     def to_response(self, error: Exception, request: Request) -> Response:
         """Answer an error in the form of the protocol that was spoken."""
         found = translated(error, request.request_id)
-        is_json = _TARGET in request.headers
-        response = found.as_json() if is_json else found.as_xml(request.request_id)
-        return _identified(response, request)
+        if _TARGET in request.headers:
+            return _identified(found.as_json(), request)
+        return _identified(found.as_xml(request.request_id), request)
 
     def _own_project(self, request: Request) -> str | None:
         """The project to which a request is bound, if to any."""

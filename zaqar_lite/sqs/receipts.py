@@ -39,8 +39,7 @@ class Receipts:
 
     def signer(self, queue: QueueRef, claim_id: str) -> Callable[[str], str]:
         """What makes the handles of a claim's messages, by their ids."""
-        project, name = queue.project, queue.name  # no part may run into the next one
-        text = f"{len(project)}:{project}{name}/{claim_id}/"
+        text = f"{len(queue.project)}:{queue.project}{queue.name}/{claim_id}/"  # one way to cut it
         mac = blake2b(text.encode(errors="surrogatepass"), key=self._key, digest_size=_DIGITS // 2)
 
         def sign(message_id: str) -> str:
