@@ -14,10 +14,9 @@ from zaqar_lite.client.endpoints.jobs import Jobs
 from zaqar_lite.client.endpoints.messages import Messages
 from zaqar_lite.client.endpoints.pools import Pools
 from zaqar_lite.client.endpoints.projects import Keys, Quotas
-from zaqar_lite.client.endpoints.queues import Queues
+from zaqar_lite.client.endpoints.queues import Queues, Topics
 from zaqar_lite.client.endpoints.schedules import AsyncSchedules
 from zaqar_lite.client.endpoints.subscriptions import Subscriptions
-from zaqar_lite.client.endpoints.topics import Topics
 from zaqar_lite.client.posting import (
     Posted,
     PostOptions,

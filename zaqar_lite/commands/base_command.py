@@ -72,27 +72,32 @@ PARTS = {
 
 
 class Verbs:
-    """Where commands that talk to the server are declared: the verbs of a noun, or the root."""
+    """Where commands that talk to the server are declared: the verbs of a noun, or the root.
 
-    def __init__(self, subparsers: Leaves) -> None:
+    `types` are what reads their words, by name; others are texts.
+    """
+
+    def __init__(
+        self, subparsers: Leaves, types: Mapping[str, Callable[[str], object]] | None = None
+    ) -> None:
         self.subparsers = subparsers
+        self._types = types or {}
 
     @classmethod
-    def of(cls, subparsers: Leaves, name: str, text: str) -> Self:
+    def of(cls, subparsers: Leaves, name: str, text: str, **types: Callable[[str], object]) -> Self:
         """Declare a noun."""
         parser = subparsers.add_parser(name, help=text, description=text)
-        return cls(
-            parser.add_subparsers(
-                title="verbs", dest=f"{name}_verb", metavar="VERB", required=True, parser_class=Leaf
-            )
+        verbs: Leaves = parser.add_subparsers(
+            title="verbs", dest=f"{name}_verb", metavar="VERB", required=True, parser_class=Leaf
         )
+        return cls(verbs, types)
 
     def leaf(self, name: str, handler: Handler, text: str, *words: str) -> argparse.ArgumentParser:
         """Declare a command, and the words that it needs, in their order."""
         parser = self.subparsers.add_parser(name, help=text, description=text)
         parser.set_defaults(run=lambda arguments: run(handler, arguments))
         for word in words:
-            parser.add_argument(word)
+            parser.add_argument(word, type=self._types.get(word, str))
         add_connection(parser)
         return parser
 
@@ -160,13 +165,14 @@ def _ask(
     words: Sequence[str],
     parser: argparse.ArgumentParser | None = None,
 ) -> Any:  # noqa: ANN401 - what the client returns
-    """Call a function, or a method with a command's words and, by their names, its own options."""
+    """Call a function, or a method with a command's words and the options that were given."""
     if not isinstance(call, str):
         return call(client, given)
     not_own = {*words, "limit", "help", *map(name_of, options_anywhere())}
-    actions = [] if parser is None else parser._actions
-    own = {one.dest: getattr(given, one.dest) for one in actions if one.dest not in not_own}
-    return attrgetter(call)(client)(*(getattr(given, word) for word in words), **own)
+    names = [] if parser is None else [one.dest for one in parser._actions]
+    own = {name: getattr(given, name) for name in names if name not in not_own}
+    options = {name: value for name, value in own.items() if value is not None}
+    return attrgetter(call)(client)(*(getattr(given, word) for word in words), **options)
 
 
 def add_headers(parser: argparse.ArgumentParser) -> None:

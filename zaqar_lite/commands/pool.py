@@ -3,7 +3,7 @@
 import argparse
 
 from zaqar_lite.commands import sdk
-from zaqar_lite.commands.argument_types import UsageError, flag, json_object
+from zaqar_lite.commands.argument_types import flag, json_object
 from zaqar_lite.commands.base_command import Leaves, Verbs
 
 
@@ -15,7 +15,7 @@ def add_commands(subparsers: Leaves) -> None:
 
 def _add_pool(verbs: Verbs) -> None:
     text = "make a pool, or replace the one of this name"
-    create = verbs.call("create", create_pool, text, "name")
+    create = verbs.call("create", "create_pool", text, "name")
     create.add_argument("uri", metavar="URI", help="its message store, with credentials")
     create.add_argument("--weight", type=int, default=100, help="its share of new queues (100)")
     verbs.list(
@@ -26,35 +26,18 @@ def _add_pool(verbs: Verbs) -> None:
         empty="No pools: all queues lie in the server's own store.",
     )
     verbs.call("show", "get_pool", "show a pool, without credentials", "name")
-    change = verbs.call("update", update_pool, "change a pool", "name")
+    change = verbs.call("update", "update_pool", "change a pool", "name")
     change.add_argument("--uri", metavar="URI", help="where its messages are from now on")
     change.add_argument("--weight", type=int, help="its share of new queues; 0 for none")
+    create.add_argument("--flavor", help="the flavor that it serves")
+    change.add_argument("--flavor", help="the flavor that it serves; '' for none")
     for leaf in (create, change):
-        leaf.add_argument("--flavor", help="the flavor that it serves; '' for none")
         text = "settings of its driver, by name"
         leaf.add_argument("--options", type=json_object, metavar="JSON", help=text)
     text = "move the queues of a pool of weight 0 to others"
     drain = verbs.call("drain", drain_pool, text, "name")
     flag(drain, "--status", "only tell how far that is")
     verbs.delete("delete a pool in which no queue lies", "get_pool", "delete_pool", "name")
-
-
-def create_pool(client: "sdk.Client", given: argparse.Namespace) -> None:
-    """Make a pool."""
-    flavor = given.flavor or None
-    client.create_pool(
-        given.name, given.uri, weight=given.weight, flavor=flavor, options=given.options
-    )
-
-
-def update_pool(client: "sdk.Client", given: argparse.Namespace) -> "sdk.Pool":
-    """Change a pool."""
-    fields = {name: getattr(given, name) for name in ("uri", "weight", "flavor", "options")}
-    changes = {name: value for name, value in fields.items() if value is not None}
-    if not changes:
-        message = "nothing to change: give --uri, --weight, --flavor or --options"
-        raise UsageError(message)
-    return client.update_pool(given.name, **changes)
 
 
 def drain_pool(client: "sdk.Client", given: argparse.Namespace) -> "sdk.PoolDrain":

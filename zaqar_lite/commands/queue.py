@@ -36,7 +36,13 @@ _KEYS = (*(key for key, _ in (_DURATIONS | _COUNTS).values()), "_dead_letter_que
 def add_commands(subparsers: Leaves) -> None:
     """Declare the noun and its verbs."""
     verbs = Verbs.of(subparsers, "queue", "make, change, list, count and empty queues")
-    parser = verbs.leaf("list", list_, "list the project's queues")
+    parser = verbs.list(
+        "list",
+        "list_queues",
+        "list the project's queues",
+        columns=("name", "metadata"),
+        empty=lambda _, given: f"The project has no queues{_named(given.name)}.",
+    )
     parser.add_argument("--name", help="only names that contain this")
     flag(parser, "--detailed", "show metadata too")
     parser = verbs.leaf("names", names, "print the names of queues, one a line")
@@ -101,12 +107,8 @@ def _add_metadata(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def list_(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
-    """List queues."""
-    found = client.list_queues(detailed=arguments.detailed, name=arguments.name)
-    columns = ("name", "metadata") if arguments.detailed else ("name",)
-    named = f" with {arguments.name!r} in their name" if arguments.name else ""
-    output.rows(map(as_row, found), columns, empty=f"The project has no queues{named}.")
+def _named(name: str | None) -> str:
+    return f" with {name!r} in their name" if name else ""
 
 
 def names(client: "sdk.Client", arguments: argparse.Namespace, _output: Output) -> None:

@@ -19,7 +19,9 @@ def add_commands(subparsers: Leaves) -> None:
     """Declare the command."""
     verbs = Verbs.of(subparsers, "subscription", "send a queue's messages to a URL")
     text = "subscribe, and print the secret: this is the only time"
-    create = verbs.call("create", create_subscription, text, "queue")
+    create = verbs.call(
+        "create", lambda client, given: subscribe(client, given.queue, given), text, "queue"
+    )
     create.add_argument("subscriber", metavar="URL")
     duration(create, "--ttl", "how long the subscription lives")
     create.add_argument("--options", type=json_object, metavar="JSON", help="its options")
@@ -55,11 +57,12 @@ def add_commands(subparsers: Leaves) -> None:
     checked.add_argument("body", metavar="FILE", help="its body as it came; - reads it from stdin")
 
 
-def create_subscription(client: "sdk.Client", given: argparse.Namespace) -> dict[str, object]:
-    """Subscribe."""
-    made, secret = client.subscribe(
-        given.queue, given.subscriber, ttl=given.ttl, options=given.options
-    )
+def subscribe(
+    client: "sdk.Client", source: str, given: argparse.Namespace
+) -> dict[str, str | None]:
+    """Subscribe to a queue or a topic."""
+    options = vars(given).get("options")
+    made, secret = client.subscribe(source, given.subscriber, ttl=given.ttl, options=options)
     return {"id": made, "secret": secret}
 
 

@@ -7,12 +7,13 @@ from zaqar_lite.commands import sdk
 from zaqar_lite.commands.argument_types import duration, json_object, json_or_text
 from zaqar_lite.commands.base_command import Leaves, Verbs, add_headers
 from zaqar_lite.commands.output import Output
-from zaqar_lite.commands.subscription import COLUMNS
+from zaqar_lite.commands.subscription import COLUMNS, subscribe
 
 
 def add_commands(subparsers: Leaves) -> None:
     """Declare the command."""
-    verbs = Verbs.of(subparsers, "topic", "post to many queues and receivers at once")
+    text = "post to many queues and receivers at once"
+    verbs = Verbs.of(subparsers, "topic", text, topic=_topic)
     create = verbs.call("create", create_topic, "make a topic", "topic")
     create.add_argument("--metadata", type=json_object, metavar="JSON", help="its metadata")
     listed = verbs.list(
@@ -27,7 +28,7 @@ def add_commands(subparsers: Leaves) -> None:
     verbs.delete("delete a topic; its subscriptions stay", find, "delete_topic", "topic")
     verbs.list(
         "subscriptions",
-        lambda client, given: client.list_subscriptions(_topic(given)),
+        "list_subscriptions",
         "list a topic's subscriptions",
         "topic",
         columns=COLUMNS,
@@ -38,16 +39,17 @@ def add_commands(subparsers: Leaves) -> None:
     duration(posting, "--ttl", "how long it lives, such as 1h or 2d")
     duration(posting, "--delay", "how long until it can be claimed, such as 30s or 5m")
     add_headers(posting)
-    made = verbs.call("subscribe", subscribe, "subscribe a queue, or a receiver", "topic")
+    made = verbs.call(
+        "subscribe",
+        lambda client, given: subscribe(client, given.topic, given),
+        "subscribe a queue, or a receiver",
+        "topic",
+    )
     made.add_argument("subscriber", metavar="queue:NAME|URL")
     duration(made, "--ttl", "how long the subscription lives")
-    verbs.delete(
-        "end a subscription",
-        lambda client, given: client.get_subscription(_topic(given), given.id),
-        lambda client, given: client.unsubscribe(_topic(given), given.id),
-        *("topic", "id"),
-        name="unsubscribe",
-    )
+    words = ("topic", "id")
+    text = "end a subscription"
+    verbs.delete(text, "get_subscription", "unsubscribe", *words, name="unsubscribe")
 
 
 def create_topic(client: "sdk.Client", given: argparse.Namespace) -> dict[str, object]:
@@ -80,22 +82,15 @@ def show(client: "sdk.Client", given: argparse.Namespace, output: Output) -> Non
 
 def post(client: "sdk.Client", given: argparse.Namespace, output: Output) -> None:
     """Post a message; tell a person when nobody subscribes, because nobody gets it then."""
-    topic = _topic(given)
     options = {"ttl": given.ttl, "delay": given.delay, "headers": given.headers}
-    made = client.post(topic, given.body, **options)
+    made = client.post(given.topic, given.body, **options)
     output.record({"id": made})
     if output.as_json:
         return
     with suppress(sdk.ZaqarError):  # who may post may perhaps not list
-        if next(iter(client.list_subscriptions(topic)), None) is None:
+        if next(iter(client.list_subscriptions(given.topic)), None) is None:
             output.say(f"Nobody subscribes to {given.topic}: the message went nowhere.")
 
 
-def subscribe(client: "sdk.Client", given: argparse.Namespace) -> dict[str, object]:
-    """Subscribe."""
-    made, secret = client.subscribe(_topic(given), given.subscriber, ttl=given.ttl)
-    return {"id": made, "secret": secret}
-
-
-def _topic(given: argparse.Namespace) -> "sdk.Topic":
-    return sdk.Topic(given.topic)
+def _topic(name: str) -> "sdk.Topic":
+    return sdk.Topic(name)  # imports the SDK, which nobody needs for a list of commands

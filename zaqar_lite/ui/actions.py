@@ -7,14 +7,15 @@ from typing import Any
 from starlette.requests import Request
 
 from zaqar_lite.ui import settings
-from zaqar_lite.ui.calls import Caller, refused
-from zaqar_lite.ui.paths import (
+from zaqar_lite.ui.calls import (
+    Caller,
     job_path,
     message_path,
     project_address,
     queue_address,
     queue_path,
     quoted,
+    refused,
 )
 
 _PATCH = "application/openstack-messaging-v2.0-json-patch"
@@ -43,20 +44,11 @@ async def on_queue(caller: Caller, request: Request, fields: Mapping[str, str]) 
             wanted = _body(fields.get("settings", ""))
             if not isinstance(wanted, dict):
                 raise refused("The settings must be a JSON object")
-            now = await caller.get(path)
-            patch = [
-                {
-                    "op": "replace" if key in now else "add",
-                    "path": f"/metadata/{_pointer(key)}",
-                    "value": value,
-                }
-                for key, value in wanted.items()
-                if now.get(key) != value
-            ]
-            await _patch(caller, path, patch)
+            await _patch(caller, path, settings.patch(wanted, await caller.get(path)))
         case "set":
             now = await caller.get(path)
-            await _patch(caller, path, settings.changes(fields, now, _whole))
+            wanted = settings.changes(fields, now, _whole)
+            await _patch(caller, path, settings.patch(wanted, now))
         case "purge" | "delete" as act:
             if fields.get("confirm") != request.path_params["queue"]:
                 raise refused("Nothing was deleted", "Type the queue's name to confirm.")
@@ -183,7 +175,3 @@ def _whole(name: str, text: str) -> int:
     if not (digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS):
         raise refused(f"The {name} must be a whole number")
     return int(digits)
-
-
-def _pointer(key: str) -> str:
-    return key.replace("~", "~0").replace("/", "~1")

@@ -15,8 +15,7 @@ from starlette.routing import Route
 
 from zaqar_lite import __version__
 from zaqar_lite.ui import actions, formats, project_screens, queue_screens, server_screen, session
-from zaqar_lite.ui.calls import OWN, App, Caller, Refused
-from zaqar_lite.ui.paths import project_address, queue_address
+from zaqar_lite.ui.calls import OWN, App, Caller, Refused, project_address, queue_address
 from zaqar_lite.ui.session import Forged, Session
 
 _HERE = Path(__file__).parent

@@ -7,8 +7,7 @@ from typing import Any
 from starlette.requests import Request
 
 from zaqar_lite.searching import Search, by_trouble, search
-from zaqar_lite.ui.calls import Caller, Refused, refused
-from zaqar_lite.ui.paths import quoted
+from zaqar_lite.ui.calls import Caller, Refused, quoted, refused
 from zaqar_lite.ui.queue_screens import counts_of, next_of
 
 _PAGE, _MOST_QUEUES, _LONGEST_LOOK = 20, 200, 0.08

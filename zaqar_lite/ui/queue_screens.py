@@ -8,8 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 from starlette.requests import Request
 
 from zaqar_lite.ui import formats
-from zaqar_lite.ui.calls import Caller
-from zaqar_lite.ui.paths import job_path, message_path, queue_path, quoted
+from zaqar_lite.ui.calls import Caller, job_path, message_path, queue_path, quoted
 from zaqar_lite.ui.settings import FIELDS
 
 _PAGE, _MOST_EXAMINED = 20, 100

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 Whole = Callable[[str, str], int]
+REMOVED = object()
+"""The value of a setting that is taken away."""
 PREFIX, SHOWN = "set.", "was."
 """What the names of the form's fields begin with, before the key; and of what they showed."""
 
@@ -55,15 +57,13 @@ FIELDS = (
 """The settings that most queues need; the others are written as JSON."""
 
 
-def changes(
-    fields: Mapping[str, str], now: Mapping[str, Any], whole: Whole
-) -> list[dict[str, Any]]:
-    """The patch that gives a queue the settings in the form; an empty field removes its setting.
+def changes(fields: Mapping[str, str], now: Mapping[str, Any], whole: Whole) -> dict[str, Any]:
+    """The settings in the form that a queue does not have; REMOVED for an empty field.
 
     A field that still has the value that it showed is left out, because another user may have
     changed the setting meanwhile. `whole` reads the number in a field, or refuses it.
     """
-    patch: list[dict[str, Any]] = []
+    found: dict[str, Any] = {}
     for key, label, _, kind in FIELDS:
         text, before = fields.get(PREFIX + key, "").strip(), now.get(key)
         if text == fields.get(SHOWN + key):
@@ -74,9 +74,18 @@ def changes(
         elif text and kind == "number":
             wanted = whole(label, text)
         is_nothing = wanted is None or wanted is False
-        if wanted == before or (is_nothing and not before):
-            continue
-        op = "remove" if wanted is None else "replace" if key in now else "add"
-        value = {} if wanted is None else {"value": wanted}
-        patch.append({"op": op, "path": f"/metadata/{key}", **value})
-    return patch
+        if wanted != before and not (is_nothing and not before):
+            found[key] = REMOVED if wanted is None else wanted
+    return found
+
+
+def patch(wanted: Mapping[str, Any], now: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The patch that gives a queue these settings."""
+    found: list[dict[str, Any]] = []
+    for key, value in wanted.items():
+        path = f"/metadata/{key.replace('~', '~0').replace('/', '~1')}"
+        if value is REMOVED:
+            found.append({"op": "remove", "path": path})
+        elif now.get(key) != value:
+            found.append({"op": "replace" if key in now else "add", "path": path, "value": value})
+    return found
