@@ -3,16 +3,16 @@
 import asyncio
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from time import process_time
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pytest
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid, QuotaReached, TooMany
-from zaqar_lite.domain.models import ClaimRequest, DelayMode, QueueRef, StoreOptions
+from zaqar_lite.domain.models import ClaimRequest, DelayMode, QueueRef, Stats, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.quotas import UNLIMITED, Quota
 from zaqar_lite.service.quotas import quotas as module
@@ -62,6 +62,23 @@ class House:
     async def pop(self, count: int) -> None:
         """Take messages away, of which no process is told."""
         await self.messages.claim(QUEUE, ClaimRequest(count, None, DelayMode.IGNORE, removes=True))
+
+
+class Counted:
+    """A store that notes how often queues are counted; each count takes some seconds."""
+
+    def __init__(self, store: MessageStore, time: Time, seconds: float = 0.0) -> None:
+        self._store, self._time, self._seconds = store, time, seconds
+        self.counts = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def stats(self, queue: QueueRef) -> Stats:
+        """Count."""
+        self.counts += 1
+        self._time.now += self._seconds
+        return await self._store.stats(queue)
 
 
 async def never() -> bool:
@@ -139,6 +156,38 @@ async def test_a_count_that_grows_old_is_made_anew_beside_a_post() -> None:
         await it.post(it.one, 1)
 
 
+@pytest.mark.parametrize(("shared", "counts"), [(True, [1, 1, 2, 2]), (False, [1, 1, 1, 1])])
+@pytest.mark.parametrize("quota", [Quota(messages=48), Quota(bytes=48)])
+async def test_a_process_among_others_counts_again_for_each_eighth_of_the_room(
+    shared: bool, counts: Sequence[int], quota: Quota
+) -> None:
+    it = await house(quota, shared=shared)
+    await it.post(it.other, *[1] * 8)
+    counted = Counted(it.messages, it.time)
+    it.one.messages = cast(MessageStore, counted)
+    made = []
+    for post in ((1,), (1,) * 4, (1,), (1,) * 3):  # 5 of 40; then 4 of 35 are left
+        await it.post(it.one, *post)
+        made.append(counted.counts)
+    assert made == counts
+
+
+async def test_a_slow_count_is_made_rarely_and_all_the_room_that_it_found_is_used() -> None:
+    it = await house(Quota(messages=10), shared=True)
+    counted = Counted(it.messages, it.time, seconds=1.0)
+    it.one.messages = cast(MessageStore, counted)
+    await it.post(it.one, 1)
+    await it.post(it.one, *[1] * 8)
+    await it.pop(5)
+    it.time.now += 9.9
+    with pytest.raises(QuotaReached):
+        await it.post(it.one, 1, 1)
+    assert counted.counts == 1
+    it.time.now += 0.2
+    await it.post(it.one, 1, 1)
+    assert counted.counts == 2
+
+
 @pytest.mark.parametrize("is_stored", [True, False])
 async def test_a_post_under_way_while_others_are_counted_takes_its_room(is_stored: bool) -> None:
     """A count can't tell whether it has found it; the next one does."""
@@ -175,7 +224,13 @@ async def test_what_leaves_takes_its_own_bytes_along(first: int) -> None:
 async def test_a_project_without_such_a_quota_is_counted_where_it_is_shown() -> None:
     it = await house(Quota(queues=1))
     assert not it.one.bounds("p")
-    assert await it.one.usage("p") == (0, 0)
+    new = [NewMessage(b"12", 60_000)]
+    for number in range(101):
+        queue = QueueRef("p", f"q{number:03}")
+        await it.management.create_queue(queue, {}, max_queues=200)
+        await it.messages.post(queue, new, client_id="c", version=None)
+    assert await it.one.usage("p") == (101, 202)
+    assert all(House(one).one.bounds("p") for one in (Quota(messages=1), Quota(bytes=1)))
 
 
 async def test_another_process_follows_what_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
