@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from uuid import uuid4
 
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.subject import (
     HOUR,
@@ -86,7 +87,7 @@ async def test_an_attempt_tells_when_and_how_it_ended(queue: QueueUnderTest) -> 
 async def test_each_way_to_end_is_told(queue: QueueUnderTest, other: QueueUnderTest) -> None:
     (message_id,) = await queue.post("a", ttl=10 * HOUR)
     await queue.settle(await queue.claim_id(), fail(message_id, reason="one"))
-    shutdown = give_back(message_id, MINUTE)._replace(reason="shutdown", detail="a version")
+    shutdown = replace(give_back(message_id, MINUTE), reason="shutdown", detail="a version")
     await queue.settle(await queue.claim_id(), shutdown)
     queue.advance(2 * MINUTE)
     await queue.release(await queue.claim_id(client="worker-8"))

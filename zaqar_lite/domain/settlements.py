@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
+from msgspec import Struct
+
 
 class Act(Enum):
     """What a consumer does with one message of its claim.
@@ -23,7 +25,7 @@ class Act(Enum):
     DEAD = "dead"
 
 
-class Settlement(NamedTuple):
+class Settlement(Struct, frozen=True, gc=False):
     """What a consumer says of one message of its claim.
 
     `delay_ms` (RELEASE): None is the back-off's delay when it failed and there is one, else 0.

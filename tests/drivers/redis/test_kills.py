@@ -31,7 +31,6 @@ from zaqar_lite.storage.registry import create_stores
 
 QUEUE = QueueRef("ping", "jobs")
 RETRIES = RetryPolicy(DeadLetter(QueueRef("ping", "letters"), max_claims=1))
-REJECT = Settlement("", Act.DEAD, reason="test")
 
 async def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -45,7 +44,7 @@ async def claim(store, ttl_ms):
 
 async def reject(store):
     claimed = await claim(store, 600_000)
-    rejected = REJECT._replace(message_id=claimed.messages[0].id)
+    rejected = Settlement(claimed.messages[0].id, Act.DEAD, reason="test")
     await store.settle(QUEUE, claimed.claim_id, [rejected], retries=RETRIES)
     await asyncio.sleep(0.5)
 

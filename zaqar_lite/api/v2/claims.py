@@ -9,7 +9,7 @@ Many: `{"delete": [id, ...], "release": [{"id", "delay", "failed", "reason", "de
 null stands for absent.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -205,10 +205,6 @@ class OneSettlement(Struct, forbid_unknown_fields=True):
     claim: ClaimAct
 
 
-# By position and past its own constructor: most settlements acknowledge.
-_settlement: Callable[[tuple[object, ...]], Settlement] = partial(tuple.__new__, Settlement)
-
-
 class SettlingActions:
     """The actions that settle messages of a claim."""
 
@@ -265,8 +261,7 @@ def _parse_many(body: bytes) -> list[Settlement]:
         Refused: 400, names the field that is wrong.
     """
     document = documents.decode(Settlements, body)
-    ack = Act.ACK
-    found = [_settlement((one, ack, None, False, None, None, 0, 0)) for one in document.delete]
+    found = [Settlement(one, Act.ACK) for one in document.delete]
     for gone in document.release:
         delay_ms = None if gone.delay is None else gone.delay * 1000
         found.append(

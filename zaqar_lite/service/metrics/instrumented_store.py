@@ -1,6 +1,5 @@
 """A message store that counts what goes through it, for the services that serve requests."""
 
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter
 from typing import Any, cast
@@ -148,17 +147,18 @@ class _InstrumentedStore:
     def _count_settle(
         self, queue: QueueRef, given: tuple[str, Sequence[Settlement]], settled: Settled
     ) -> None:
-        acts = Counter(
-            (settlement.act, settlement.failed)
+        done = [
+            settlement
             for settlement, outcome in zip(given[1], settled.outcomes, strict=True)
             if outcome is Outcome.DONE
-        )
-        deleted = acts[Act.ACK, False]
+        ]
+        acts = [settlement.act for settlement in done]
+        deleted, failed = acts.count(Act.ACK), sum(settlement.failed for settlement in done)
         self._count("deleted", deleted)
-        self._count("released", acts[Act.RELEASE, False])
-        self._count("failed", acts[Act.RELEASE, True])
+        self._count("released", acts.count(Act.RELEASE) - failed)
+        self._count("failed", failed)
         self._count_flow(queue, 0, 0, deleted)
-        rejected = min(acts[Act.DEAD, False], settled.moved)
+        rejected = min(acts.count(Act.DEAD), settled.moved)
         self._row.add(self._dead["rejected"], rejected)
         self._row.add(self._dead["failed"], settled.moved - rejected)
 

@@ -169,7 +169,7 @@ class Claiming(MessageStore):
         """Settle all that a claim holds; see the seam."""
         if not is_claim_id(claim_id):
             return False
-        settlement = settlement._replace(message_id="")
+        settlement = replace(settlement, message_id="")
         words = "", bytes.fromhex(claim_id), "1", *policy_words(queue, NO_RETRIES)
         reply = await self._runner.run(
             queue, "settle", *words, *pack_settlements([settlement]), repeatable=True

@@ -21,6 +21,8 @@ from functools import lru_cache
 from struct import Struct
 from typing import Any
 
+from msgspec.structs import astuple
+
 from zaqar_lite.domain.attempts import MAX_CLAIMS, REJECTED, Attempt, Ended
 from zaqar_lite.domain.groups import GROUP_HEADER, group_of
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, Message, Origin
@@ -346,21 +348,22 @@ def pack_settlements(settlements: Sequence[Settlement]) -> list[bytes]:
     """
     words: list[bytes] = []
     ids: list[str] = []
-    said: tuple[object, ...] = ()
+    said: list[object] = []
     for settlement in settlements:
-        if settlement[1:] != said:
+        name, *saying = astuple(settlement)
+        if saying != said:
             if ids:
                 words.append(bytes.fromhex("".join(ids)))
                 ids.clear()
-            said = settlement[1:]
+            said = saying
             words.append(_said(settlement))
-        ids.append(settlement.message_id)
+        ids.append(name)
     return [*words, bytes.fromhex("".join(ids))] if ids else words
 
 
 def _said(settlement: Settlement) -> bytes:
     """Write what a settlement says of its message."""
-    _, act, delay, failed, reason, detail, ttl, grace = settlement
+    _, act, delay, failed, reason, detail, ttl, grace = astuple(settlement)
     letter, first, second = b"A", 0, 0
     if act is Act.RELEASE:
         letter, first = b"F" if failed else b"R", _NO_DELAY if delay is None else delay
