@@ -191,16 +191,17 @@ async def test_a_slow_count_is_made_rarely_and_all_the_room_that_it_found_is_use
 @pytest.mark.parametrize("is_stored", [True, False])
 async def test_a_post_under_way_while_others_are_counted_takes_its_room(is_stored: bool) -> None:
     """A count can't tell whether it has found it; the next one does."""
-    it, going_on = await house(Quota(messages=3)), asyncio.Event()
+    it, begun, going_on = await house(Quota(messages=3)), asyncio.Event(), asyncio.Event()
 
     async def slow() -> None:
+        begun.set()
         await going_on.wait()
         if is_stored:
             new = [NewMessage(b"x", 60_000)] * 2
             await it.messages.post(QUEUE, new, client_id="c", version=None)
 
     first = asyncio.create_task(it.one.post("p", (1, 1), slow, never))
-    await asyncio.sleep(0.01)
+    await begun.wait()
     for _ in range(2):
         it.time.now += COUNT_AGAIN
         with pytest.raises(QuotaReached):
