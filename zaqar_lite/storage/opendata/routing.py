@@ -47,111 +47,94 @@ class Logged(NamedTuple):
     headers: str | None
 
     @property
-    def deadline(self) -> int:
-        """When its retention ends; 0 seconds are for ever."""
-        if not self.retention_s:
-            return MAX_POSITION
-        return max(0, min(self.received + self.retention_s * 1000, MAX_POSITION))
+    def ttl_ms(self) -> int:
+        """Its retention; 0 seconds are for ever."""
+        return (self.retention_s or _LONGEST_S) * 1000
 
 
-class _Receiver(NamedTuple):
-    """A queue with its filter, priorities, default ttl and default delay."""
-
-    queue: QueueRef
-    matches: Filter | None
-    priority: Rules | None
-    ttl_ms: int | None
-    delay_ms: int
-
-    def receives(self, headers: Headers) -> bool:
-        try:
-            return self.matches is not None and self.matches(headers)
-        except Invalid as exc:
-            logger.warning("a message was not copied into %s: %s", self.queue, exc)
-            return False
-
-    def priority_of(self, headers: Headers) -> int:
-        try:
-            found = None if self.priority is None else self.priority(headers)
-        except Invalid as exc:
-            logger.warning("a message has the default priority in %s: %s", self.queue, exc)
-            found = None
-        return DEFAULT_PRIORITY if found is None else found
-
-
-class Arrival(NamedTuple):
+class _Arrival(NamedTuple):
     """A message as it comes to a queue."""
 
-    receiver: _Receiver
+    queue: QueueRef
     priority: int
     ttl_ms: int
     due: int
 
 
-class Router:
+class _Receiver:
+    """A queue with its filter, priorities, default ttl and default delay."""
+
+    def __init__(self, ref: QueueRef, metadata: Mapping[str, Any]) -> None:
+        self.ref = ref
+        text, rules = metadata.get(FILTER), metadata.get(PRIORITY)
+        self._matches: Filter | None = None
+        self._priority: Rules | None = None
+        try:
+            self._matches = parse_filter(text) if isinstance(text, str) else None
+            self._priority = parse_rules(rules) if isinstance(rules, str) else None
+        except Invalid as exc:
+            logger.warning("the filter and the priorities of %s are not used: %s", ref, exc)
+            self._matches = None
+        ttl, delay = metadata.get("_default_message_ttl"), metadata.get("_default_message_delay")
+        self._ttl_ms = ttl * 1000 if isinstance(ttl, int) else None
+        self._delay_ms = delay * 1000 if isinstance(delay, int) else 0
+
+    def copy(self, logged: Logged, headers: Headers) -> _Arrival | None:
+        """How a message comes here by the filter; None where it does not."""
+        try:
+            if self._matches is None or not self._matches(headers):
+                return None
+        except Invalid as exc:
+            logger.warning("a message was not copied into %s: %s", self.ref, exc)
+            return None
+        due = logged.received + self._delay_ms if self._delay_ms else 0
+        return self.arrival(headers, self._ttl_ms or logged.ttl_ms, due)
+
+    def arrival(self, headers: Headers, ttl_ms: int, due: int) -> _Arrival:
+        """How a message comes here, by the priorities."""
+        found = None
+        try:
+            found = None if self._priority is None else self._priority(headers)
+        except Invalid as exc:
+            logger.warning("a message has the default priority in %s: %s", self.ref, exc)
+        return _Arrival(self.ref, DEFAULT_PRIORITY if found is None else found, ttl_ms, due)
+
+
+class _Router:
     """Finds the queues of logged messages; parses each queue's filter once."""
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
         self._known: dict[QueueRef, _Receiver] = {}
-        self._filtered: list[_Receiver] = [
+        self._filtered = [
             self._receiver(QueueRef(project, name))
             for project, name in connection.execute(
                 "SELECT project, name FROM queue WHERE has_filter = 1 ORDER BY project, name"
             )
         ]
 
-    def arrivals(self, logged: Logged) -> list[Arrival]:
-        """How a message comes to each of its queues.
+    def _receiver(self, ref: QueueRef) -> _Receiver:
+        if ref not in self._known:
+            statement = "SELECT metadata FROM queue WHERE project = ? AND name = ?"
+            metadata = self._connection.execute(statement, ref).get
+            self._known[ref] = _Receiver(ref, json.loads(metadata or "{}"))
+        return self._known[ref]
 
-        These are the queue it was published to and those whose filter matches.
-        """
+    def arrivals(self, logged: Logged) -> list[_Arrival]:
+        """How a message comes to the queue that it was published to, and to those by filter."""
         headers = {} if logged.headers is None else json.loads(logged.headers)
-        ref = None
+        ref, found = None, []
         with suppress(CodecError):
             ref = None if logged.queue is None else keys.read_queue_id(logged.queue.encode())
-        retention = (logged.retention_s or _LONGEST_S) * 1000
-        found = []
         if ref is not None:
             headers[records.QUEUE_HEADER] = ref.name
             due = logged.visible if logged.visible != logged.received else 0
-            own = self._receiver(ref)
-            found.append(Arrival(own, own.priority_of(headers), retention, due))
+            found.append(self._receiver(ref).arrival(headers, logged.ttl_ms, due))
         for one in self._filtered:
-            if one.queue == ref or (ref is not None and one.queue.project != ref.project):
-                continue
-            if one.receives(headers):
-                due = logged.received + one.delay_ms if one.delay_ms else 0
-                ttl_ms = one.ttl_ms or retention
-                found.append(Arrival(one, one.priority_of(headers), ttl_ms, due))
+            if ref is None or (one.ref != ref and one.ref.project == ref.project):
+                copy = one.copy(logged, headers)
+                found += [] if copy is None else [copy]
         return found
-
-    def _receiver(self, ref: QueueRef) -> _Receiver:
-        known = self._known.get(ref)
-        if known is None:
-            row = self._connection.execute(
-                "SELECT metadata FROM queue WHERE project = ? AND name = ?", ref
-            ).fetchone()
-            known = self._known[ref] = _read_receiver(ref, json.loads(row[0] if row else "{}"))
-        return known
-
-
-def _read_receiver(ref: QueueRef, metadata: Mapping[str, Any]) -> _Receiver:
-    text, rules = metadata.get(FILTER), metadata.get(PRIORITY)
-    try:
-        matches = parse_filter(text) if isinstance(text, str) else None
-        priority = parse_rules(rules) if isinstance(rules, str) else None
-    except Invalid as exc:
-        logger.warning("the filter and the priorities of %s are not used: %s", ref, exc)
-        matches = priority = None
-    ttl, delay = metadata.get("_default_message_ttl"), metadata.get("_default_message_delay")
-    return _Receiver(
-        ref,
-        matches,
-        priority,
-        ttl * 1000 if isinstance(ttl, int) else None,
-        delay * 1000 if isinstance(delay, int) else 0,
-    )
 
 
 async def replay(db: Database, loading: Loading) -> None:
@@ -159,7 +142,7 @@ async def replay(db: Database, loading: Loading) -> None:
 
     The mark is raised in steps, so that no batch is as large as all that others published.
     """
-    router, routed, seen = Router(db.connection), 0, 0
+    router, routed, seen = _Router(db.connection), 0, 0
     while rows := _after(db.connection, loading.routed):
         routed += await db.write(_route, loading, router, rows)
         seen += len(rows)
@@ -174,7 +157,7 @@ def _after(connection: apsw.Connection, number: int) -> list[Logged]:
     return list(map(Logged._make, rows))
 
 
-def _route(db: Database, loading: Loading, router: Router, rows: Sequence[Logged]) -> int:
+def _route(db: Database, loading: Loading, router: _Router, rows: Sequence[Logged]) -> int:
     """Add messages to their queues; answer how many of them have any."""
     routed = 0
     for logged in rows:
@@ -184,7 +167,7 @@ def _route(db: Database, loading: Loading, router: Router, rows: Sequence[Logged
             arrivals = []
         for number, arrival in enumerate(arrivals):
             position = db.take_positions(1, 0) if number else logged.number
-            queue = db.make_queue(arrival.receiver.queue)
+            queue = db.make_queue(arrival.queue)
             db.touch(queue)
             expires = min(logged.received + arrival.ttl_ms, MAX_POSITION)
             is_delayed = arrival.due > loading.now
@@ -206,7 +189,8 @@ def _route(db: Database, loading: Loading, router: Router, rows: Sequence[Logged
             values = (len(arrivals), logged.number)
             db.execute("UPDATE body SET holders = ? WHERE number = ?", values)
         else:
-            db.execute("INSERT INTO unrouted VALUES (?, ?)", (logged.deadline, logged.number))
+            deadline = max(0, min(logged.received + logged.ttl_ms, MAX_POSITION))
+            db.execute("INSERT INTO unrouted VALUES (?, ?)", (deadline, logged.number))
         routed += bool(arrivals)
     loading.routed = rows[-1].number + 1
     return routed
