@@ -12,28 +12,34 @@ ends: its claim does not exist in the new store, and its claimant may have finis
 idempotency keys, which hold ids, stay behind.
 """
 
+import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, islice
-from typing import Annotated, Any, BinaryIO, TypeAlias
+from typing import Annotated, Any, BinaryIO, NamedTuple, Self, TypeAlias
 
 import apsw
 from msgspec import Meta, MsgspecError, Struct, structs
 from msgspec.json import Decoder, decode, encode
 
+from zaqar_lite.api import documents
+from zaqar_lite.api.request import Refused
+from zaqar_lite.domain import metadata as metadata_rules
 from zaqar_lite.domain.attempts import MAX_ATTEMPTS, Attempt, Ended
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid, LimitReached
 from zaqar_lite.domain.ids import new_message_id
-from zaqar_lite.domain.limits import MAX_PROJECT_ID
-from zaqar_lite.domain.models import MAX_RECORD, Message, Origin, QueueRef
+from zaqar_lite.domain.limits import MAX_PROJECT_ID, Limits
+from zaqar_lite.domain.models import MAX_RECORD, Message, Origin, QueueRef, StoreOptions
+from zaqar_lite.service.policy import Policies
+from zaqar_lite.service.queues import Queues
 from zaqar_lite.settings import Settings
+from zaqar_lite.storage.registry import create_stores
 from zaqar_lite.storage.sql import records
 from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.entries import LEASED, PARKED
 from zaqar_lite.storage.sql.importing import Arrival, enter
 from zaqar_lite.storage.sql.records import _create as create_queue
-from zaqar_lite.store.import_check import Trial
 
 _HEAD = {"format": "zaqar-lite", "version": 1}
 _CHUNK = 500
@@ -178,13 +184,41 @@ def _refused(number: int, why: Exception) -> Invalid:
     return Invalid(f"Line {number} can't be imported: {str(why).rstrip('.')}. Nothing was stored.")
 
 
+class _Trial(NamedTuple):
+    """What an import checks queues by: the server's own service, over a copy in memory."""
+
+    queues: Queues
+    limits: Limits
+
+    @classmethod
+    async def beside(cls, db: Database, settings: Settings) -> Self:
+        """Copy the queues of a store, for a server of these settings."""
+        messages, management = create_stores("memory://", clock=Clock(), options=StoreOptions())
+        for *ref, metadata in db.execute("SELECT project, name, metadata FROM queue WHERE version"):
+            known = decode(metadata)
+            await management.create_queue(QueueRef(*ref), known, max_queues=sys.maxsize)
+        limits = settings.limits()
+        policies = Policies(management, limits, checked=True)
+        encrypts = settings.encryption_key_file is not None
+        return cls(Queues(management, messages, policies, limits, encrypts=encrypts), limits)
+
+    async def make(self, queue: QueueRef, metadata: Mapping[str, Any]) -> None:
+        """Make a queue as `PUT` would. Raises Invalid, LimitReached: the server refuses it."""
+        metadata_rules.check_size(metadata, self.limits)
+        try:  # what is asked of every document: its depth, and numbers of 64 bits
+            documents.parse_object(json.dumps(metadata, ensure_ascii=False).encode())
+        except Refused as exc:
+            raise Invalid(exc.description or exc.title) from exc
+        await self.queues.create(queue, metadata_rules.visible(metadata))
+
+
 async def load(db: Database, file: BinaryIO, settings: Settings) -> tuple[int, int]:
     """Store what `export` wrote, all of it in one step; answer how many queues and messages.
 
     A queue that exists keeps its metadata, and a record its value. Raises Invalid: names the line
     that is wrong; nothing was stored; Unavailable: writing failed, and nothing was stored.
     """
-    trial = await Trial.beside(db, settings)
+    trial = await _Trial.beside(db, settings)
     queues = messages = 0
     for number, line in parse(file):
         messages += line.message is not None
