@@ -212,7 +212,7 @@ DECODERS = [
     bookkeeping.IDEMPOTENCY.decode, bookkeeping.BLOCK.decode, bookkeeping.SEGMENT.decode,
     bookkeeping.STATE.decode, bookkeeping.GARBAGE.decode, bookkeeping.RECORD.decode,
     encoding.read_terminated, read_var_u64, encoding.read_utf8,
-    keys.read_prefix, keys.read_record_key, keys.describe,
+    keys.read_record_key, keys.describe,
 ]  # fmt: skip
 
 

@@ -190,12 +190,6 @@ async def test_a_claim_that_holds_nothing_goes_at_its_end(store: Store) -> None:
     assert not await store.records(RecordType.CLAIM)
 
 
-async def test_a_claim_takes_no_more_than_its_record_holds(store: Store) -> None:
-    await store.post(*["many"] * 1_100)
-    claimed = await store.claim(66_000)
-    assert (len(claimed.messages), claimed.more) == (1_000, True)
-
-
 async def test_keys_of_earlier_versions_are_known_and_go_at_their_end(store: Store) -> None:
     """These had one record for the keys of a post, and no digest of what was posted."""
     first, second = await store.post("first", "second")
@@ -298,14 +292,6 @@ async def test_a_batch_that_failed_is_undone_and_the_store_goes_on(store: Store)
     await check_database(store.db)
     await store.restart()
     assert await store.bodies() == ["stored", "after"]
-
-
-async def test_a_post_that_no_record_holds_leaves_nothing_behind(store: Store) -> None:
-    too_long = NewMessage(b'"x"', HOUR, headers={"name": "x" * 70_000})
-    with pytest.raises(ValueError, match="65535"):
-        await store.post("with it", too_long)
-    await store.post("after")
-    assert await store.bodies() == ["after"]
 
 
 async def test_a_value_that_no_record_holds_does_not_poison_what_comes_after(store: Store) -> None:

@@ -6,8 +6,6 @@ from hashlib import sha256
 from msgspec.structs import replace
 
 from zaqar_lite.domain.models import (
-    Claimed,
-    ClaimRequest,
     QueueRef,
     RetryPolicyOf,
     SweepResult,
@@ -16,13 +14,10 @@ from zaqar_lite.domain.models import (
 from zaqar_lite.domain.posts import IdempotencyKey, KnownKeys, NewMessage, Posted
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.opendata.database import Database
-from zaqar_lite.storage.opendata.format import records
 from zaqar_lite.storage.sql import database, entries, expiring
 from zaqar_lite.storage.sql.messages import SqlMessageStore
 from zaqar_lite.storage.sql.queues import NEVER
 
-MOST_TAKEN = MAX_EXAMINED
-"""Messages that one claim hands out at most; a claim's record counts up to 65,535."""
 _STEP = 250
 """Messages that one batch of a purge deletes."""
 _MOST_DROPPED = 4 * MAX_EXAMINED
@@ -48,9 +43,6 @@ class OpenDataMessageStore(SqlMessageStore):
         batch_key: IdempotencyKey | None = None,
         version: int | None,
     ) -> Sequence[Posted]:
-        for message in messages:
-            if message.headers:
-                records.encode_headers(list(message.headers.items()))  # before anything is stored
         kept = [
             one
             if one.idempotency_key is None
@@ -67,12 +59,6 @@ class OpenDataMessageStore(SqlMessageStore):
         whole = None if batch is None else digest_of(batch)
         found = await super().find_idempotency_keys(queue, list(texts), whole)
         return found._replace(messages={texts[key]: one for key, one in found.messages.items()})
-
-    async def claim(self, queue: QueueRef, request: ClaimRequest) -> Claimed:
-        if request.limit <= MOST_TAKEN:
-            return await super().claim(queue, request)
-        found = await super().claim(queue, replace(request, limit=MOST_TAKEN))
-        return replace(found, more=True) if len(found.messages) == MOST_TAKEN else found
 
     async def purge(self, queue: QueueRef) -> None:
         """Delete what a queue holds now, in steps: each message has records of its own."""

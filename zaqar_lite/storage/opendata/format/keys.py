@@ -78,20 +78,6 @@ def prefix(kind: RecordType) -> bytes:
 
 
 PAYLOAD_PREFIX = prefix(RecordType.PAYLOAD)
-ATTEMPT_PREFIX = prefix(RecordType.ATTEMPT)
-
-
-def read_prefix(key: bytes) -> tuple[int, int]:
-    """Read version and type; answer the raw type and the offset after it.
-
-    Raises CodecError: too short, or a version that is not 1.
-    """
-    if len(key) < 2:
-        raise CodecError(f"key too short: {key.hex()}")
-    version, kind = key[:2]
-    if version != 1:
-        raise CodecError(f"key of version {version}; this reads version 1")
-    return kind, 2
 
 
 def queue_id(ref: QueueRef) -> bytes:
@@ -128,7 +114,7 @@ def attempts_key(message_id: int, queue: bytes) -> bytes:
 
 def attempt_key(history: int, number: int) -> bytes:
     """Key of one ended attempt; `history` is the number of the message's history in its queue."""
-    return ATTEMPT_PREFIX + _HISTORY.pack(history, number)
+    return prefix(RecordType.ATTEMPT) + _HISTORY.pack(history, number)
 
 
 def record_key(kind: str, project: str, name: str) -> bytes:
@@ -244,39 +230,34 @@ FORMAT = prefix(RecordType.FORMAT)
 STATE = prefix(RecordType.STATE)
 
 
-_OF_QUEUE = frozenset(
-    {
-        RecordType.ACTIVE,
-        RecordType.DONE,
-        RecordType.FAILED,
-        RecordType.CONFIG,
-        RecordType.CLAIM,
-        RecordType.IDEMPOTENCY,
-        RecordType.GROUP,
-    }
-)
+_OF_QUEUE = (
+    RecordType.ACTIVE, RecordType.DONE, RecordType.FAILED, RecordType.CONFIG, RecordType.CLAIM,
+    RecordType.IDEMPOTENCY, RecordType.GROUP,
+)  # fmt: skip
 
 
 def describe(key: bytes) -> str:
     """Name a record for people: its type, its queue or message, and its key in hex."""
     try:
         return f"{_describe(key)} (key {key.hex()})"
-    except (CodecError, ValueError):
+    except ValueError:
         return f"record of an unknown type (key {key.hex()})"
 
 
 def _describe(key: bytes) -> str:
     if key[:2] == LOG:
         return "entry of the metadata log" if key[6:7] == b"\x10" else "record of the metadata log"
-    kind = RecordType(read_prefix(key)[0])
+    if key[:1] != b"\x01" or len(key) < 2:
+        raise CodecError("it is of another version")
+    kind = RecordType(key[1])
     name = kind.name.lower().replace("_", " ")
+    if kind in (RecordType.PAYLOAD, RecordType.ATTEMPTS, RecordType.ADOPTED):
+        return f"{name} of message {read_message_id(key)}"
+    if kind is RecordType.RECORD:
+        of_kind, project, called = read_record_key(key)
+        return f"{of_kind} {called!r} of project {project!r}"
     if kind in _OF_QUEUE and len(key) > 2:
         queue, rest = read_queue_key(key)
         name = f"{name} of queue {queue.decode(errors='replace')!r}"
         return f"{name}, {rest.hex()}" if rest else name
-    if kind in (RecordType.PAYLOAD, RecordType.ATTEMPTS, RecordType.ADOPTED):
-        return f"{name} of message {read_message_id(key)}"
-    if kind is RecordType.RECORD and len(key) > 2:
-        of_kind, project, called = read_record_key(key)
-        return f"{of_kind} {called!r} of project {project!r}"
     return name

@@ -17,6 +17,7 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -349,16 +350,13 @@ class SlateDbEngine:
     async def _write(self, puts: Mapping[bytes, bytes], deletes: Sequence[bytes]) -> None:
         """Write a batch and make it durable."""
         batch = slatedb.WriteBatch()
-        put, delete = batch.put, batch.delete
         size = 0
-        for key, value in puts.items():
-            put(key, value)
-            size += len(value) + _CALL
-            if size > _MOST_BYTES:
-                size = 0
-                await asyncio.sleep(0)
-        for key in deletes:
-            delete(key)
+        for key, value in chain(puts.items(), zip(deletes, repeat(None))):
+            if value is None:
+                batch.delete(key)
+            else:
+                batch.put(key, value)
+                size += len(value)
             size += _CALL
             if size > _MOST_BYTES:
                 size = 0
