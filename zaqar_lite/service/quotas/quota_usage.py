@@ -5,7 +5,7 @@ an index, so a count is right; it asks each queue of a project. Only projects wi
 counted, at most every five seconds and for at most a tenth of the time. The count starts after a
 post, or before it if the last count is more than ten seconds old. Between two counts, what this
 process posts is added and nothing is subtracted. So a process alone exceeds no quota, and before it
-refuses a post it counts again, at most ten times a second.
+refuses a post it counts again, after a rest of 200 times as long as a count takes, or of a second.
 
 Posts of other processes are not seen until the next count. So where processes share a store, each
 of them posts at most an eighth of the room that its last count found, or one post, before it counts
@@ -34,10 +34,11 @@ from zaqar_lite.storage.management import ManagementStore
 
 logger = logging.getLogger(__name__)
 COUNT_EVERY = 5.0
-COUNT_AGAIN = 0.1
+COUNT_AGAIN = 1.0
 """Seconds between two counts of a project that has reached its quota, or whose usage is shown."""
-_SHARE = 10
-"""How long to rest after a count, as a multiple of how long it took."""
+_SHARE, _SHARE_AGAIN = 10, 200
+"""How long to rest after a count, as a multiple of how long it took; and after how long one that
+was quick is repeated, although no second is over."""
 _QUICK = 0.005
 """Seconds that a count may take to be repeated for each part of the room."""
 _PARTS = 8
@@ -80,6 +81,10 @@ class _Tally:
     def is_older(self, seconds: float, now: float) -> bool:
         """Whether the last count is that old, and its rest is over."""
         return self.at is None or now - self.at >= max(seconds, self.took * (_SHARE + 1))
+
+    def may_be_repeated(self, now: float) -> bool:
+        """Whether to count again before a post is refused, or the usage is shown."""
+        return self.is_older(min(COUNT_AGAIN, self.took * _SHARE_AGAIN), now)
 
     def is_part_used(self, quota: Quota, post: Usage) -> bool:
         """Tell whether a post takes more than a part of the room that the last count found.
@@ -160,7 +165,7 @@ class MessageQuota:
         elif tally.is_older(COUNT_EVERY, now):
             self._begin(project, tally)
         excess = tally.excess(quota, post)
-        if excess is not None and tally.is_older(COUNT_AGAIN, self.monotonic()):
+        if excess is not None and tally.may_be_repeated(self.monotonic()):
             await self._counted(project, tally)
             excess = tally.excess(quota, post)
         if excess is not None:
@@ -173,7 +178,7 @@ class MessageQuota:
     async def usage(self, project: str) -> Usage | None:
         """How much a project has; None if it could not be counted within a second."""
         tally = self._tally(project)
-        if tally.is_older(COUNT_AGAIN, self.monotonic()):
+        if tally.may_be_repeated(self.monotonic()):
             await self._counted(project, tally)
         return None if tally.at is None else tally.found.plus(tally.added)
 
