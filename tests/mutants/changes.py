@@ -133,7 +133,7 @@ def _in_python(path: str, source: bytes) -> Iterator[Change]:
 
 
 def _running(node: ast.AST) -> Iterator[ast.AST]:
-    """Walk what runs: no annotations, no log lines, nothing that only the type checker holds."""
+    """Walk what runs: no annotations, no log lines, nothing that only our mistakes would meet."""
     for name, value in ast.iter_fields(node):
         if name in {"annotation", "returns"}:
             continue
@@ -149,6 +149,6 @@ def _is_unseen(node: ast.AST) -> bool:
             return name.lower().strip("_") in {"log", "logger"}
         case ast.If(test=ast.Name(id="TYPE_CHECKING")):
             return True
-        case ast.keyword(arg="frozen" | "slots" | "kw_only"):
+        case ast.keyword(arg="frozen" | "slots" | "kw_only" | "eq" | "strict"):
             return True
     return False

