@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+import re
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from tests.waiting import until
 from zaqar_lite.api.asgi import Scope
+from zaqar_lite.api.request import Route
 from zaqar_lite.main import create_app
 from zaqar_lite.server.loading import load
 from zaqar_lite.service import startup
@@ -141,6 +143,23 @@ def signed_by(shared: dict[str, Any]) -> dict[str, str]:
     }
 
 
+def declared_by(routes: Sequence[Route]) -> Callable[[httpx.Response], Awaitable[None]]:
+    """A hook that lets no success pass whose status the table of routes does not name."""
+    known = [
+        (one.method, re.compile(re.sub(r"{\w+}", "[^/]+", one.template)), one.statuses)
+        for one in routes
+    ]
+
+    async def check(answer: httpx.Response) -> None:
+        method, path = answer.request.method, answer.request.url.path
+        named = [
+            all_of for of, pattern, all_of in known if of == method and pattern.fullmatch(path)
+        ]
+        assert not (named and answer.is_success) or answer.status_code in named[0]
+
+    return check
+
+
 @pytest.fixture
 def make_api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeApi:
     """Make an application with other settings, or limits, than the default.
@@ -166,6 +185,7 @@ def make_api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeApi:
                 transport=httpx.ASGITransport(app),
                 base_url="http://localhost",
                 headers={"Client-ID": CLIENT_ID, "X-Project-ID": PROJECT},
+                event_hooks={"response": [declared_by(app.routes)]},
             ) as http,
         ):
             yield Api(http, offset_file, loaded.admin_key_file or tmp_path / "admin.key")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.api.conftest import Api, MakeApi, claim_id_of
+from zaqar_lite.service import policy
 
 pytestmark = pytest.mark.anyio
 
@@ -88,10 +89,10 @@ async def test_shows_renews_and_releases_a_claim(api: Api) -> None:
     }
     assert 50 <= shown["age"] < 100
     assert [message["href"] for message in shown["messages"]] == [m["href"] for m in held]
-    await api.expect(204, "PATCH", path, {"ttl": 200, "grace": 5})
+    await api.expect(204, "PATCH", path, {"ttl": 20_000, "grace": 5})
     shown = (await api.call("GET", path)).json()
     assert shown["age"] < 50
-    assert shown["ttl"] == 200
+    assert shown["ttl"] == 20_000
     await api.expect(204, "PATCH", path, {})
     assert (await api.call("GET", path)).json()["ttl"] == 300
     await api.call("DELETE", held[0]["href"])
@@ -391,20 +392,18 @@ async def pile_up(api: Api, count: int) -> None:
     await api.post({"body": "ready"})
 
 
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "claims?limit=1"), ("DELETE", "messages?pop=1")]
+)
 async def test_dead_letters_before_the_ready_messages_do_not_look_like_an_empty_queue(
-    api: Api,
+    api: Api, monkeypatch: pytest.MonkeyPatch, method: str, path: str
 ) -> None:
+    monkeypatch.setattr(policy, "_LONGEST_SEARCH", 60.0)  # a second, however busy the machine is
     await pile_up(api, 2_000)
-    (message,) = await api.claim(1)
-    assert message["body"] == "ready"
+    taken = (await api.call(method, path)).json()["messages"]
+    assert [message["body"] for message in taken] == ["ready"]
     letters = await api.call("GET", f"/v2/queues/{api.queue}-letters/stats")
     assert letters.json()["messages"]["total"] == 2_000
-
-
-async def test_nor_to_a_pop(api: Api) -> None:
-    await pile_up(api, 2_000)
-    popped = (await api.call("DELETE", "messages?pop=1")).json()["messages"]
-    assert [message["body"] for message in popped] == ["ready"]
 
 
 YEAR = 31_536_000

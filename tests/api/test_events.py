@@ -197,7 +197,9 @@ async def test_refuses_what_it_cannot_do(api: Api, query: str) -> None:
 
 
 async def test_refuses_a_last_event_id_that_is_none(api: Api) -> None:
-    for wrong in ("x", "0" * 17, "f" * 16 + "-" + "0" * 16, "0" * 16 + "-" + "0" * 15 + "1-1"):
+    least, more, large = "0" * 16, "0" * 15 + "1", "8" + "0" * 15
+    cursors = (f"{least}-{more}-1", f"{large}-{least}-1", f"{more}-{least}-{large}")
+    for wrong in ("x", "0" * 17, "f" * 16 + "-" + least, *cursors):
         await api.expect(400, "GET", "events?seconds=0", Last_Event_ID=wrong)
 
 

@@ -128,4 +128,34 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         " {positions = {}, records = {}, tracks = {}}, 0, 0, 'ok'",
         "1",
     ): "The first look is for one message at least, and bytes are bounded to within one.",
+    (
+        "zaqar_lite/service/startup.py",
+        "self._has_failed.set()",
+        "pass",
+    ): "That the server waits for its store is logged at the first failure, or seconds later.",
+    (
+        "zaqar_lite/api/v2/jobs.py",
+        '"rate": round(job.done / seconds, 1),',
+        "2",
+    ): "How many digits a rate has.",
+    (
+        "zaqar_lite/storage/sql/database.py",
+        "self._touched.pop(queue, None)",
+        "pass",
+    ): "The counts of a queue whose row is not there change no row.",
+    (
+        "zaqar_lite/storage/redis/router.py",
+        "await self.node_of(0)",
+        "1",
+    ): "Any slot will do to learn of the nodes.",
+    (
+        "zaqar_lite/storage/sql/database.py",
+        "if batch is not None and shares is not None and shares.last_call(len(batch.waiting)):",
+        "or",
+    ): "A batch waits for one more round of the loop.",
+    (
+        "zaqar_lite/service/delivery/attempt.py",
+        "_LARGE = 16_384",
+        "16385",
+    ): "From which size on a payload is signed in a turn of its own.",
 }

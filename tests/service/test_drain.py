@@ -460,6 +460,13 @@ async def test_a_pools_store_is_closed_when_it_becomes_another_one_or_the_server
     assert len(closed) == 2
 
 
+async def test_a_sweep_comes_to_pools_that_nobody_has_needed_since_the_start(
+    pools: Pools,
+) -> None:
+    await pools.messages.sweep(1_000)
+    await until(lambda: set(pools.messages.connections.stores()) == {"old", "new"})
+
+
 async def test_letters_wait_for_a_target_that_is_frozen(pools: Pools) -> None:
     await pools.placements.write(LETTERS, Place("old"))
     (letter,) = await pools.messages.post(

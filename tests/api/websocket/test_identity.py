@@ -307,35 +307,6 @@ def test_a_token_of_keystone_opens_what_its_role_does() -> None:
                 assert closed.value.rcvd.code == 4003
 
 
-def test_a_jwt_opens_what_its_grants_do_until_it_ends(guarded: Guarded) -> None:
-    with guarded.talk() as talk:
-        for wrong in (
-            tokens.token(tokens.OTHER),
-            tokens.token(iss="https://other.example.org"),
-            tokens.token(exp=tokens.in_seconds(-120), iat=tokens.in_seconds(-600)),
-            tokens.token(None, None, "none"),
-        ):
-            assert login(talk, wrong).status == 401
-            assert talk.ask("queue_list").body == NOT_AUTHENTIFIED
-        mine = tokens.token(grants=["send:orders*", "read:orders*"])
-        assert login(talk, mine, **{"X-Project-ID": "other"}).status == 403
-        answer = login(talk, mine)
-        assert (answer.status, answer.body) == (200, {"message": "Authentified."})
-        assert mine not in str(answer.request)
-        assert talk.ask("message_post", queue_name="orders-7", messages=[{"body": 1}]).status < 300
-        assert len(talk.ask("message_list", queue_name="orders-7", echo=True).body["messages"]) == 1
-        assert is_denied(talk.ask("claim_create", queue_name="orders-7"))
-        assert is_denied(talk.ask("message_list", queue_name="others"))
-        assert is_denied(talk.ask("queue_list", {"X-Project-ID": "other"}))
-        short = tokens.token(grants=["*:*"], exp=tokens.in_seconds(2))
-        assert login(talk, short).status == 200
-        assert talk.ask("queue_list").status == 200
-        with pytest.raises(ConnectionClosed) as closed:
-            talk.read(90)
-        assert closed.value.rcvd is not None
-        assert closed.value.rcvd.code == 4003
-
-
 def test_who_never_says_who_it_is_is_sent_away() -> None:
     env = {
         "ZAQAR_LITE_AUTH": "keys",

@@ -1,6 +1,7 @@
 """Signals of what became ready: between processes, over lost connections, and in a cluster."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,7 @@ from tests.services import RedisServer
 from zaqar_lite.domain.models import Claimed, DeadLetter, QueueRef, RetryPolicy
 from zaqar_lite.service.long_polling import LongPolling
 from zaqar_lite.storage.redis import readiness
-from zaqar_lite.storage.redis.keys import keys_of
+from zaqar_lite.storage.redis.keys import EVERYWHERE, keys_of
 from zaqar_lite.storage.redis.messages import RedisMessageStore
 from zaqar_lite.storage.redis.runner import policy_words
 
@@ -165,8 +166,9 @@ async def test_a_watch_that_was_asked_for_while_redis_is_away_begins_when_it_is_
 
 
 async def test_the_soonest_of_the_letters_that_come_together_is_told(
-    queue: QueueUnderTest,
+    queue: QueueUnderTest, client: Any
 ) -> None:
+    """To who waits, and to the sweep, which comes when it is due."""
     target = queue.named(f"{queue.ref.name}-target")
     heard: list[int] = []
     queue.stores.messages.listen(lambda _, count: heard.append(count))
@@ -185,6 +187,9 @@ async def test_the_soonest_of_the_letters_that_come_together_is_told(
         await router.run("move", keys_of(queue.ref), *words)
     await store._outbox.drain(queue.ref)
     await until(lambda: heard == [0])
+    soon = queue.stores.clock.now_ms() + MINUTE
+    index, tag = EVERYWHERE.key("visits"), keys_of(target.ref).tag
+    await until(lambda: (client.zscore(index, tag) or math.inf) < soon)
 
 
 async def test_what_is_due_soon_is_told(queue: QueueUnderTest) -> None:
