@@ -101,6 +101,17 @@ async def test_a_batch_that_is_wrong_as_a_whole_is_refused(
     assert await sqs.receive() == []
 
 
+@pytest.mark.parametrize("operation", ["SendMessage", "DeleteMessage", "ChangeMessageVisibility"])
+async def test_only_an_operation_on_batches_takes_a_batch(sqs: Sqs, operation: str) -> None:
+    await sqs.call("SendMessage", MessageBody="x")
+    (message,) = await sqs.receive(VisibilityTimeout=2)
+    one = {"MessageBody": "y", "ReceiptHandle": message["ReceiptHandle"], "VisibilityTimeout": 9}
+    assert await sqs.error(f"{operation}Batch", **one) == "EmptyBatchRequest"
+    assert await sqs.error(operation, Entries=[{"Id": "a", **one}]) == "MissingParameter"
+    sqs.api.advance(3)
+    assert [message["Body"] for message in await sqs.receive()] == ["x"]
+
+
 async def test_a_batch_may_be_as_large_as_a_post(sqs: Sqs) -> None:
     large = [{"Id": str(n), "MessageBody": "é" * 65_536} for n in range(2)]  # 256 KiB
     assert len((await sqs.call("SendMessageBatch", Entries=large))["Successful"]) == 2

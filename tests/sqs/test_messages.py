@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import orjson
 import pytest
 
 from tests.sqs.conftest import Sqs
@@ -56,6 +57,28 @@ async def test_an_old_handle_deletes_nothing_that_another_receiver_holds(sqs: Sq
     await sqs.call("DeleteMessage", ReceiptHandle=second["ReceiptHandle"])
 
 
+async def test_a_handle_is_of_one_message_of_one_queue(sqs: Sqs) -> None:
+    await sqs.create("other")
+    for body in ("a", "b"):
+        await sqs.call("SendMessage", MessageBody=body)
+    handles = {one["MessageId"]: one["ReceiptHandle"] for one in await sqs.receive()}
+    (first, own), (second, _) = handles.items()
+    invented = own.replace(first, second)
+    assert invented != own
+    assert await sqs.error("DeleteMessage", ReceiptHandle=invented) == "ReceiptHandleIsInvalid"
+    for url in (sqs.url.replace(sqs.api.queue, "other"), sqs.url.replace("/demo/", "/demo2/")):
+        answer = await sqs.raw(
+            "AmazonSQS.CreateQueue",
+            orjson.dumps({"QueueName": url.rpartition("/")[2]}),
+            f"/{url.split('/')[3]}",
+        )
+        error = await sqs.error("DeleteMessage", QueueUrl=url, ReceiptHandle=own)
+        assert (answer.status, error) == (200, "ReceiptHandleIsInvalid")
+    await sqs.call("DeleteMessage", ReceiptHandle=own)
+    sqs.api.advance(31)
+    assert [one["MessageId"] for one in await sqs.receive()] == [second]
+
+
 @pytest.mark.parametrize(
     ("operation", "document", "error"),
     [
@@ -77,9 +100,11 @@ async def test_an_old_handle_deletes_nothing_that_another_receiver_holds(sqs: Sq
         ("ReceiveMessage", {"VisibilityTimeout": 43_201}, "InvalidParameterValue"),
         ("ReceiveMessage", {"WaitTimeSeconds": 21}, "InvalidParameterValue"),
         ("ReceiveMessage", {"AttributeNames": ["Nope"]}, "InvalidAttributeName"),
-        ("DeleteMessage", {"ReceiptHandle": "A" * 64}, "ReceiptHandleIsInvalid"),
-        ("DeleteMessage", {"ReceiptHandle": "é" * 64}, "ReceiptHandleIsInvalid"),
-        ("DeleteMessage", {"ReceiptHandle": ""}, "ReceiptHandleIsInvalid"),
+        ("DeleteMessage", {"ReceiptHandle": "0" * 96}, "ReceiptHandleIsInvalid"),
+        ("DeleteMessage", {"ReceiptHandle": "é" * 96}, "ReceiptHandleIsInvalid"),
+        ("DeleteMessage", {"ReceiptHandle": ""}, "MissingParameter"),
+        ("DeleteMessage", {}, "MissingParameter"),
+        ("ChangeMessageVisibility", {"VisibilityTimeout": 1}, "MissingParameter"),
     ],
 )
 async def test_what_breaks_a_rule_is_refused(

@@ -129,6 +129,8 @@ async def test_a_redrive_policy_is_the_queues_own(sqs: Sqs) -> None:
     sources = await sqs.call("ListDeadLetterSourceQueues", QueueUrl=dead)
     assert sources == {"queueUrls": [sqs.url]}
     await sqs.create(RedrivePolicy=given)  # the same, whatever the region
+    itself = {"RedrivePolicy": policy(sqs.api.queue, 3)}
+    assert await sqs.error("SetQueueAttributes", Attributes=itself) == "InvalidAttributeValue"
     await sqs.call("SetQueueAttributes", Attributes={"RedrivePolicy": ""})
     assert await sqs.attributes("RedrivePolicy") == {}
     assert await sqs.call("ListDeadLetterSourceQueues", QueueUrl=dead) == {"queueUrls": []}

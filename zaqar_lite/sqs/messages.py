@@ -61,7 +61,7 @@ class _Sent(QueueForm):
     message_system_attributes: dict[str, Attribute] | None = None
     message_group_id: str | None = None
     message_deduplication_id: str | None = None
-    entries: "tuple[_Sent, ...] | None" = None
+    entries: "tuple[_Sent, ...]" = ()
 
 
 class _Held(QueueForm):
@@ -70,7 +70,7 @@ class _Held(QueueForm):
     id: str = ""
     receipt_handle: str = ""
     visibility_timeout: int | None = None
-    entries: "tuple[_Held, ...] | None" = None
+    entries: "tuple[_Held, ...]" = ()
 
 
 class _ReceiveMessage(QueueForm):
@@ -336,24 +336,23 @@ async def _each(
     Raises:
         SqsError: the batch is wrong as a whole, or nothing was done to the only message.
     """
-    entries: Sequence[_Sent | _Held] | None = call.form.entries
-    if entries is None:
+    if not call.is_batch:
         (only,) = await act(call, [call.form])
         if isinstance(only, SqsError):
             raise only
         return done(only)
-    if not entries:
+    ids = [entry.id for entry in call.form.entries]
+    if not ids:
         raise SqsError("EmptyBatchRequest", "There should be at least one entry in the request.")
-    if len(entries) > MAX_BATCH:
+    if len(ids) > MAX_BATCH:
         raise SqsError("TooManyEntriesInBatchRequest", f"A batch has up to {MAX_BATCH} entries.")
-    ids = [entry.id for entry in entries]
     if any(_ENTRY_ID.fullmatch(one) is None for one in ids):
         text = "The id of an entry has 1 to 80 letters, digits, '-' and '_'."
         raise SqsError("InvalidBatchEntryId", text)
     if len(set(ids)) < len(ids):
         raise SqsError("BatchEntryIdsNotDistinct", "The ids of a batch must be distinct.")
     found: dict[str, list[Mapping[str, Any]]] = {"Successful": [], "Failed": []}
-    for one, outcome in zip(ids, await act(call, entries), strict=True):
+    for one, outcome in zip(ids, await act(call, call.form.entries), strict=True):
         if isinstance(outcome, SqsError):
             found["Failed"].append(outcome.in_batch(one))
         else:

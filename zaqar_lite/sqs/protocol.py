@@ -34,7 +34,6 @@ DEFAULT_ACCOUNT = "000000000000"
 """The project of who names none."""
 _TARGET = b"x-amz-target"
 _FORM = b"application/x-www-form-urlencoded"
-_OTHERS = ("/v2", "/ui")
 _REFUSED = (b"AmazonSQS.AddPermission", b"AmazonSQS.RemovePermission")
 _ESCAPES = 6
 """How many bytes JSON may write for one of a text."""
@@ -75,6 +74,7 @@ class Call(Generic[F]):
     account: str
     queue: QueueRef
     region: str
+    is_batch: bool
 
     def url(self, name: str) -> str:
         """The URL of one of the account's queues, at the host by which the client calls."""
@@ -141,7 +141,7 @@ class SqsDialect:
         if request.method != "POST" or _TARGET in request.headers:
             return request.method == "POST"
         is_form = request.headers.get(b"content-type", b"").lower().startswith(_FORM)
-        return is_form and not request.path.startswith(_OTHERS)
+        return is_form and not request.path.startswith(("/v2", "/ui"))
 
     def find(self, request: Request) -> Route:
         """The route of a request that is SQS's.
@@ -173,7 +173,8 @@ class SqsDialect:
             SqsError: nobody known, or the document or the queue is wrong.
         """
         assert request.route is not None  # noqa: S101 - the check before this one has set it
-        decoder, perform = self._operations[request.route.name]
+        operation = request.route.name
+        decoder, perform = self._operations[operation]
         request.client_id, region = claimed_by(request.headers)
         if self.signatures is not None:
             await self.signatures.admit(request)
@@ -188,7 +189,7 @@ class SqsDialect:
         if name is not None:
             request.path_values = (name,)
             request.queue = QueueRef(project, name)
-        call = Call(request, form, project, request.queue, region)
+        call = Call(request, form, project, request.queue, region, operation.endswith("_batch"))
 
         async def act(request: Request) -> Response:
             return _identified(await perform(call), request)

@@ -306,8 +306,8 @@ class QueueOperations:
         if policy is not None:
             target = call.named(policy.dead_letter_target_arn)
             self.authorizer.check_metadata(call.request.principal, {_LETTERS: target.name})
-            if await self.queues.stored_metadata(target) is None:
-                text = f"The dead-letter queue {target.name} does not exist."
+            if target == call.queue or await self.queues.stored_metadata(target) is None:
+                text = f"The dead-letter queue {target.name} must exist, and be another queue."
                 raise SqsError("InvalidAttributeValue", text)
             own |= {_LETTERS: target.name, _CLAIMS: policy.max_receive_count}
         return own, others

@@ -11,7 +11,7 @@ from hmac import compare_digest
 
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.records import Kind
-from zaqar_lite.sqs.errors import SqsError
+from zaqar_lite.sqs.errors import SqsError, missing
 from zaqar_lite.storage.management import ManagementStore
 
 KIND = "receipt-key"
@@ -63,6 +63,6 @@ class Receipts:
             if handle.isascii() and compare_digest(handle, signers[claim_id](message_id)):
                 found.append((message_id, claim_id))
             else:
-                text = "The input receipt handle is invalid."
-                found.append(SqsError("ReceiptHandleIsInvalid", text))
+                wrong = SqsError("ReceiptHandleIsInvalid", "The input receipt handle is invalid.")
+                found.append(wrong if handle else missing("ReceiptHandle"))
         return found
