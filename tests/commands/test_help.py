@@ -85,7 +85,7 @@ def test_the_guide_lists_every_noun_with_its_verbs() -> None:
 
 def test_options_may_stand_between_each_noun_and_its_verb() -> None:
     def nouns(leaf: argparse.ArgumentParser) -> list[str]:
-        return leaf.prog.split()[1:-1] if "--json" in leaf.format_usage() else []
+        return leaf.prog.split()[1:-1] if "--json" in leaf._option_string_actions else []
 
     found = {noun for leaf in leaves(the_parser()) for noun in nouns(leaf)}
     assert found - {"delay"} == cli.NOUNS, "the verbs of delay have options of their own"

@@ -28,7 +28,7 @@ from zaqar_lite.commands.argument_types import (
     seconds_above_zero,
 )
 from zaqar_lite.commands.output import Output, Retrying, as_row, printable
-from zaqar_lite.commands.parsers import Leaf
+from zaqar_lite.commands.parsers import SHARED, Leaf
 
 OK, FAILED, USAGE, NOT_FOUND, UNAVAILABLE = 0, 1, 2, 3, 4
 
@@ -190,6 +190,8 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
     duration(group, "--timeout", text, default=60, read=seconds_above_zero)
     number(group, "--attempts", "times a request is sent at most (8)", default=8)
     flag(group, "--json", "JSON lines, as in a pipe")
+    for action in group._group_actions:
+        setattr(action, SHARED, True)
 
 
 @functools.cache

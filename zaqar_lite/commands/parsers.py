@@ -7,6 +7,25 @@ import argparse
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
+SHARED = "is_shared"
+"""An attribute of options that many commands have: a usage leaves them out."""
+
+
+class Formatter(argparse.HelpFormatter):
+    """Help in which a usage has a command's own options, and no name of a verb is too long."""
+
+    def add_usage(self, usage: Any, actions: Any, groups: Any, prefix: Any = None) -> None:  # noqa: ANN401
+        """Add the usage."""
+        own = [one for one in actions if not hasattr(one, SHARED)]
+        super().add_usage(usage, own, groups, prefix)
+
+    def add_argument(self, action: argparse.Action) -> None:
+        """Add an argument; the names of verbs stand two further in, which argparse forgets."""
+        super().add_argument(action)
+        if isinstance(action, argparse._SubParsersAction):
+            longest = max(map(len, action.choices)) + self._current_indent + self._indent_increment
+            self._action_max_length = max(self._action_max_length, longest)
+
 
 class Parser(argparse.ArgumentParser):
     """A parser that says in one line what is wrong with the words of a command."""
@@ -22,6 +41,10 @@ class Parser(argparse.ArgumentParser):
 
         found = "".join(f"  {line}\n" for line in examples.of(self.prog))
         return super().format_help() + (f"\nexamples:\n{found}" if found else "")
+
+    def _get_formatter(self) -> argparse.HelpFormatter:
+        """Leave room for the longest names beside what they mean."""
+        return Formatter(self.prog, max_help_position=30)
 
     # The base class overloads this method; only the words that it leaves over matter here.
     def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401

@@ -282,8 +282,8 @@ class _Task:
             file.write(line + "\n")
 
 
-class ZaqarWriter(DataSourceArrowWriter):
-    """Write a batch query."""
+class _Writer:
+    """Sends the partitions of a query."""
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
@@ -291,6 +291,10 @@ class ZaqarWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Send one partition."""
         return self._sender.send(iterator)
+
+
+class ZaqarWriter(_Writer, DataSourceArrowWriter):
+    """Write a batch query."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Write down what was done (option `reportPath`); what was sent is stored already."""
@@ -300,15 +304,8 @@ class ZaqarWriter(DataSourceArrowWriter):
         """Do nothing: what was sent stays, and the same runId makes a repetition harmless."""
 
 
-class ZaqarStreamWriter(DataSourceStreamArrowWriter):
+class ZaqarStreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Write the micro-batches of a streaming query."""
-
-    def __init__(self, sender: Sender) -> None:
-        self._sender = sender
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Send one partition of a micro-batch."""
-        return self._sender.send(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Write down what was done (option `reportPath`); what was sent is stored already."""
