@@ -17,6 +17,7 @@ import asyncio
 import json
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import islice, takewhile
 from time import monotonic
 from typing import Any, TypeVar
@@ -301,14 +302,12 @@ class _Encoding:
                 self.put(keys.message_key(RecordType.PAYLOAD, old[0]), payload)
 
     def _metadata(self, row: Row) -> bytes:
-        due, expires, created, client, headers = row[5], row[7], row[9], row[19], row[20]
-        pairs = [(records.QUEUE_HEADER, self._raw(row[0]).decode())]
-        if client:
-            pairs.append((records.CLIENT_HEADER, client))
-        if headers is not None:
-            pairs += json.loads(headers).items()
+        due, expires, created = row[5], row[7], row[9]
         retention_s = max(1, -(-(expires - created) // 1000))  # 0 would mean for ever
-        return records.encode_posted(row[15], created, due or created, retention_s, pairs)
+        return records.encode_posted(
+            row[15], created, due or created, retention_s,
+            *_headers(self._raw(row[0]).decode(), row[19], row[20]),
+        )  # fmt: skip
 
     def _encode_attempts(self, queue: int, positions: Sequence[int]) -> None:
         """Put who held messages, and who holds them; and the attempts that ended, one by one."""
@@ -485,6 +484,17 @@ def read_attempts(data: bytes) -> dict[int, Attempt]:
     if numbers != sorted(set(numbers)):
         numbers = list(range(len(attempts)))
     return dict(zip(numbers, attempts, strict=True))
+
+
+@lru_cache(1_024)
+def _headers(queue: str, client: str, own: str | None) -> tuple[int, bytes]:
+    """How many headers a message has in the log, and their bytes; most of a post have the same."""
+    pairs = [(records.QUEUE_HEADER, queue)]
+    if client:
+        pairs.append((records.CLIENT_HEADER, client))
+    if own is not None:
+        pairs += json.loads(own).items()
+    return len(pairs), records.encode_headers(pairs)
 
 
 def _idempotency(row: Row) -> bytes:

@@ -97,12 +97,11 @@ def encode_headers(headers: Sequence[tuple[str, str]]) -> bytes:
     return b"".join(utf8(name) + utf8(value) for name, value in headers)
 
 
-def encode_posted(
-    message_id: int, now: int, visible_at: int, retention_s: int, headers: list[tuple[str, str]]
+def encode_posted(  # noqa: PLR0917 - one call a message
+    message_id: int, now: int, visible_at: int, retention_s: int, size: int, headers: bytes
 ) -> bytes:
-    """Encode the entry of a message posted now."""
-    fixed_fields = (message_id, now, now, visible_at, retention_s, len(headers))
-    return pack(_METADATA, *fixed_fields) + encode_headers(headers)
+    """Encode the entry of a message posted now, which has `size` headers."""
+    return pack(_METADATA, message_id, now, now, visible_at, retention_s, size) + headers
 
 
 def decode_metadata(data: bytes) -> Metadata:

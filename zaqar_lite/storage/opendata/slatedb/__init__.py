@@ -241,37 +241,27 @@ class SlateDbEngine:
         Raises Unreadable: nothing after the rows answered so far can be read.
         """
         start, end = max(start, FIRST), end or _LAST
-        while start < end:
-            rows, why = await self._read_chunk(start, end)
-            if rows:
-                yield rows
-                start = rows[-1][0] + b"\x00"
-            if why is not None:
-                raise Unreadable(Damage(start.removesuffix(b"\x00"), why), "Everything after ")
-            if len(rows) < _CHUNK:
-                return
-
-    async def _read_chunk(
-        self, start: bytes, end: bytes
-    ) -> tuple[list[tuple[bytes, bytes]], str | None]:
-        """Read the next rows, and what is wrong with the one behind them if it can't be read."""
-        rows: list[tuple[bytes, bytes]] = []
+        if start >= end:
+            return
         try:
             iterator = await self._iterate(start, end, DURABLE_SCAN)
-            rows += await self._translated(iterator.next_batch(_CHUNK))
+            while rows := await self._translated(iterator.next_batch(_CHUNK)):
+                yield rows
+                start = rows[-1][0] + b"\x00"
         except slatedb.Error.Data:
-            pass
-        else:
-            return rows, None
+            async for row in self._up_to_damage(start, end):
+                yield [row]
+
+    async def _up_to_damage(self, start: bytes, end: bytes) -> AsyncIterator[tuple[bytes, bytes]]:
+        """Read single records, where reading ahead has met a damaged block."""
         try:
             iterator = await self._iterate(start, end, ONE_BLOCK)
             while (row := await self._translated(iterator.next())) is not None:
-                rows.append(row)
-                if len(rows) == _CHUNK:
-                    break
+                yield row
+                start = row[0]
         except slatedb.Error.Data as exc:
-            return rows, str(exc.message)
-        return rows, None
+            damage = Damage(start.removesuffix(b"\x00"), str(exc.message))
+            raise Unreadable(damage, "Everything after ") from exc
 
     async def _iterate(
         self, start: bytes, end: bytes, options: slatedb.ScanOptions
