@@ -1,4 +1,4 @@
-"""What may be said of a store's URI: its scheme and its host, never a user, password or query."""
+"""What may be said of a store's URI: never a user, a password, or a value of its query."""
 
 import re
 from urllib.parse import parse_qsl, unquote
@@ -21,21 +21,25 @@ def is_ambiguous(uri: str) -> bool:
 
 
 def shown(uri: str) -> str:
-    """A store's URI as it may be printed: scheme and hosts, or scheme and path where it is a path.
+    """A store's URI without its credentials: the user, the password and the query's values.
 
-    What does not look like a host is left out: it may be a password without its `@`.
+    What does not look like a host is left out, with all behind it: it may be a password without
+    its `@`.
     """
-    found = _URI.fullmatch(uri)
+    body, mark, query = uri.partition("#")[0].partition("?")
+    found = _URI.fullmatch(body)
     if found is None:
         return HIDDEN
-    scheme, rest = found["scheme"], found["rest"]
-    place = _AUTHORITY.fullmatch(rest)
-    if place is None or not place["authority"]:
-        return f"{scheme}:{re.split('[?#]', rest, maxsplit=1)[0]}"
-    hosts = place["authority"].rpartition("@")[2]
-    if is_ambiguous(uri) or not _HOSTS.fullmatch(hosts):
-        return f"{scheme}://"
-    return f"{scheme}://{hosts}"
+    place = _AUTHORITY.fullmatch(found["rest"])
+    if place is not None and place["authority"]:
+        login, at, hosts = place["authority"].rpartition("@")
+        if is_ambiguous(uri) or not _HOSTS.fullmatch(hosts):
+            return f"{found['scheme']}://"
+        body = f"{found['scheme']}://{HIDDEN + at if login else ''}{hosts}{place['behind']}"
+    if not mark:
+        return body
+    names = [part.partition("=")[0] for part in query.split("&")]
+    return f"{body}?" + "&".join(f"{name}={HIDDEN}" for name in names)
 
 
 def without_secrets(text: str, uri: str) -> str:
@@ -48,29 +52,3 @@ def without_secrets(text: str, uri: str) -> str:
     for part in sorted(parts - {""}, key=len, reverse=True):
         text = text.replace(part, HIDDEN)
     return text
-
-
-def masked(uri: str) -> str:
-    """A store's URI without its credentials: the user, the password and the query's values.
-
-    What reads ambiguously is cut down to its scheme.
-    """
-    found = _URI.fullmatch(uri)
-    if found is None:
-        return HIDDEN
-    place = _AUTHORITY.fullmatch(found["rest"])
-    if is_ambiguous(uri) or (place is not None and "@" in place["behind"]):
-        return shown(uri)
-    body, mark, query = uri.partition("?")
-    scheme, slashes, rest = body.partition("://")
-    if slashes:
-        login, at, hosts = rest.partition("/")[0].rpartition("@")
-        if at:
-            rest = f"{HIDDEN}@{rest[len(login) + 1 :]}"
-        elif hosts and not _HOSTS.fullmatch(hosts):
-            return shown(uri)
-        body = scheme + slashes + rest
-    if not mark:
-        return body.partition("#")[0]
-    names = [part.partition("=")[0] for part in query.partition("#")[0].split("&")]
-    return f"{body}?" + "&".join(f"{name}={HIDDEN}" for name in names)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from zaqar_lite.domain import metadata as rules
-from zaqar_lite.domain.addresses import HIDDEN, masked, without_secrets
+from zaqar_lite.domain.addresses import HIDDEN, shown, without_secrets
 from zaqar_lite.domain.errors import (
     ConfigurationError,
     Conflict,
@@ -46,7 +46,7 @@ class Pool(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def shown_uri(self) -> str:
         """The URI without its credentials, which nobody is told."""
-        return masked(self.uri)
+        return shown(self.uri)
 
     @property
     def shown_options(self) -> Mapping[str, Any]:
@@ -58,7 +58,7 @@ def _shown(name: str, value: object) -> object:
     if _SECRET.search(name):
         return HIDDEN
     if isinstance(value, str) and _URI.search(value):
-        return masked(value)
+        return shown(value)
     if isinstance(value, list | dict):  # upstream has plain values only
         return HIDDEN
     return value
@@ -196,9 +196,9 @@ class PoolRegistry:
         if changed.get("flavor") == "":
             changed["flavor"] = None
         if "options" in changed:
-            shown = pool.shown_options
+            told = pool.shown_options
             changed["options"] = {
-                name: pool.options[name] if name in shown and value == shown[name] else value
+                name: pool.options[name] if name in told and value == told[name] else value
                 for name, value in changed["options"].items()
             }
         pool = msgspec.structs.replace(pool, **changed)
@@ -341,7 +341,7 @@ class PoolRegistry:
             return self._check(pool)
         except ConfigurationError as exc:
             why = without_secrets(str(exc), pool.uri)
-            raise Invalid(f"cannot connect to {masked(pool.uri)}: {why}") from exc
+            raise Invalid(f"cannot connect to {shown(pool.uri)}: {why}") from exc
 
     def _check_alike(self, pool: Pool, driver: StoreKind) -> None:
         """Refuse a driver that can't do what the pool's can: queues lie or are placed there.
