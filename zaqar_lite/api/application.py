@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from zaqar_lite.api.tracing import RequestTraces
 
 _PAGE = "/ui"
-_FIRST_DIGITS = f"req-{getrandbits(32):08x}-{getrandbits(16):04x}-4{getrandbits(12):03x}-a000-"
-"""What the ids of this process's requests begin with: they have OpenStack's form, a UUID's."""
 _STOPS = Unavailable("The server is stopping; whether this was carried out is not known.")
 
 
@@ -174,7 +172,7 @@ class Application:
         answers a frame is left as it is.
         """
         self._asked += 1
-        request.request_id = f"{_FIRST_DIGITS}{self._asked:012x}"
+        request.number = self._asked
         dialect = None
         if request.route is None and request.checks is None:
             request.headers = dict(request.headers)
@@ -362,7 +360,7 @@ class Application:
         head.was_admitted = True
         if self.authentication is not None or self.proxies is not None:
             return
-        if b"url-signature" in request.headers or b"content-encoding" in request.headers:
+        if request.is_signed or b"content-encoding" in request.headers:
             return
         head.path_values, head.queue = request.path_values, request.queue
         head.project, head.client_id = request.project, request.client_id

@@ -14,7 +14,7 @@ from functools import lru_cache
 from urllib.parse import unquote_plus
 
 from zaqar_lite.api.errors import to_response
-from zaqar_lite.api.request import INVALID_REQUEST, Refused, Request, Response
+from zaqar_lite.api.request import INVALID_REQUEST, SIGNATURE, Refused, Request, Response
 from zaqar_lite.api.routes import OPEN_PATHS
 from zaqar_lite.domain.errors import Denied, Unauthenticated
 from zaqar_lite.domain.identity import SIGNED, Access, Principal, Verb
@@ -53,7 +53,7 @@ class RequestAuthentication:
         address = request.address
         if not self.identity.has_failed(address) or request.path in OPEN_PATHS:
             return None
-        credential = None if b"url-signature" in request.headers else _credential(request.headers)
+        credential = None if request.is_signed else _credential(request.headers)
         why = None if credential is None else self.identity.refuses(address, credential)
         if why is None:
             return None
@@ -79,7 +79,7 @@ class RequestAuthentication:
         project = headers.get(_PROJECT)
         for name in [name for name in headers if _IDENTITY.fullmatch(name)]:
             del headers[name]
-        if b"url-signature" in headers:
+        if request.is_signed:
             if project is not None:
                 headers[_PROJECT] = project  # it is signed too; `Checks` compares it
             request.principal = SIGNED
@@ -206,7 +206,7 @@ class TrustedProxies:
         Raises:
             Denied: it came through no gateway.
         """
-        if request.path in OPEN_PATHS or b"url-signature" in request.headers:
+        if request.path in OPEN_PATHS or request.is_signed:
             request.headers.pop(_HEADER, None)
         else:
             self.check(request)
@@ -241,9 +241,8 @@ def _is_in(address: str, networks: Sequence[Network]) -> bool:
 
 _EVENTS = "/events"
 """What the path of every stream ends with."""
-_SIGNATURE = b"url-signature"
 _CARRIED = frozenset(
-    (_SIGNATURE, *(b"url-paths", b"url-methods", b"url-expires"), *(b"x-project-id", b"client-id"))
+    (SIGNATURE, *(b"url-paths", b"url-methods", b"url-expires"), *(b"x-project-id", b"client-id"))
 )
 _CREDENTIALS = (b"authorization", b"x-auth-token", b"x-service-token")
 
@@ -258,10 +257,10 @@ def take_signature(request: Request) -> None:
         return
     pairs = [pair.partition(b"=") for pair in request.query_string.split(b"&")[:256]]
     names = [name.lower() for name, _, _ in pairs]
-    if _SIGNATURE not in names:
+    if SIGNATURE not in names:
         return
     headers = request.headers
-    if any(name in headers for name in (*_CREDENTIALS, _SIGNATURE)):
+    if any(name in headers for name in (*_CREDENTIALS, SIGNATURE)):
         raise Refused(
             400, "Invalid parameter", "Sign the query, or send a credential in a header: not both."
         )

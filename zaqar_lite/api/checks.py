@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import NoReturn
 
-from zaqar_lite.api.request import NAMING, TOPICS, Check, Refused, Request, Route
+from zaqar_lite.api.request import NAMING, SIGNATURE, TOPICS, Check, Refused, Request, Route
 from zaqar_lite.domain.identity import INTERNAL_PROJECTS, SIGNED, How
 from zaqar_lite.domain.limits import MAX_PROJECT_ID
 from zaqar_lite.domain.metadata import is_queue_name
@@ -25,14 +25,13 @@ _JSON_RANGES = {"*/*": 0, "application/*": 1, "application/json": 2}
 """The media ranges that admit JSON; the higher its number, the more a range has to say."""
 
 _ALL_JSON = (b"*/*", b"application/json")
-_SIGNATURE = b"url-signature"
 _ENCODINGS = (b"gzip", b"identity")
 _SINGLE = frozenset(
     (
         b"host",
         *(b"client-id", b"x-project-id", b"x-tenant-id", b"idempotency-key", b"content-type"),
         *(b"authorization", b"x-auth-token", b"x-service-token"),
-        *(b"url-signature", b"url-paths", b"url-methods", b"url-expires"),
+        *(SIGNATURE, b"url-paths", b"url-methods", b"url-expires"),
     )
 )
 
@@ -106,10 +105,10 @@ class Checks:
         Raises:
             Refused: 404, as for any signature that does not admit.
         """
-        return self._refuse_revoked(request) if _SIGNATURE in request.headers else None
+        return self._refuse_revoked(request) if request.is_signed else None
 
     async def _refuse_revoked(self, request: Request) -> None:
-        signature = request.headers[_SIGNATURE].decode("latin-1")
+        signature = request.headers[SIGNATURE].decode("latin-1")
         if not await self._presigned_urls.admits(request.queue, signature):
             raise Refused(404, _NOT_FOUND)
 
@@ -122,13 +121,13 @@ class Checks:
         def header(name: bytes) -> str:
             return request.headers.get(name, b"").decode("latin-1")
 
-        if _SIGNATURE not in request.headers:
+        if not request.is_signed:
             return
         if not self._presigned_urls.verify(
             path=request.path,
             method=request.method,
             project=_text(request.headers.get(b"x-project-id", b"")),
-            signature=header(b"url-signature"),
+            signature=header(SIGNATURE),
             paths=header(b"url-paths"),
             methods=header(b"url-methods"),
             expires=header(b"url-expires"),

@@ -39,12 +39,12 @@ class LongRequests:
                 return False
             return True
 
-        if self.authentication is None and b"url-signature" not in request.headers:
+        if self.authentication is None and not request.is_signed:
             return do_nothing
         return self.revalidation.hold(may, lambda: end(refused[0]))
 
     async def _look(self, request: Request) -> None:
-        if b"url-signature" in request.headers:
+        if request.is_signed:
             if (revoked := self.checks.check_revoked(request)) is not None:
                 await revoked
         elif self.authentication is not None:

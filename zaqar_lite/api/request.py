@@ -8,6 +8,7 @@ import asyncio
 import zlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from random import getrandbits
 from typing import Any, Protocol, TypeVar
 from urllib.parse import unquote, unquote_plus
 
@@ -93,6 +94,10 @@ _TRUE = frozenset(("true", "True", "t", "yes", "y", "1", "on"))
 _FALSE = frozenset(("false", "False", "f", "no", "n", "0", "off"))
 _MAX_DIGITS = 1_000
 INVALID_REQUEST = "Invalid API request"
+FIRST_DIGITS = f"req-{getrandbits(32):08x}-{getrandbits(16):04x}-4{getrandbits(12):03x}-a000-"
+"""What the ids of this process's requests begin with."""
+SIGNATURE = b"url-signature"
+"""The header of a request that a pre-signed URL permits."""
 NAMING = ("/v2/queues/", "/v2/topics/")
 """What the paths begin with that name a queue or a topic."""
 SMALL_BODY = 4_096
@@ -233,7 +238,8 @@ class Request(Struct, eq=False, weakref=True):
     """Answers it."""
     waits: int = 0
     """How many seconds it may wait for a message."""
-    request_id: str = ""
+    number: int = 0
+    """What its id ends with: another one for each request of the process."""
     address: str = ""
     """Where the client's connection comes from."""
     peer_names: frozenset[str] = frozenset()
@@ -270,6 +276,16 @@ class Request(Struct, eq=False, weakref=True):
         if len(self.document) == head.size:
             self.route = head.route
             self.is_read = head.route is not None
+
+    @property
+    def request_id(self) -> str:
+        """Its id: `req-` and a UUID, as OpenStack writes it."""
+        return f"{FIRST_DIGITS}{self.number:012x}"
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether it shows a signature, good or not; no credential counts beside one."""
+        return SIGNATURE in self.headers
 
     @property
     def parameters(self) -> dict[str, list[str]]:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import httptools
 
 from zaqar_lite.api.asgi import NO_CONTENT_STATUSES
-from zaqar_lite.api.request import Head, Request, Response
+from zaqar_lite.api.request import FIRST_DIGITS, Head, Request, Response
 
 
 class ServerState(Protocol):
@@ -194,6 +194,7 @@ _STATUS_LINES = {
     status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode())
     for status in HTTPStatus
 }
+_REQUEST_ID = b"x-openstack-request-id: %b" % FIRST_DIGITS.encode()
 _CLOSE = b"connection: close\r\n"
 _CHUNKED = b"transfer-encoding: chunked\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -258,10 +259,11 @@ def encode_response(request: Request, response: Response, more: bytes, *, closes
         lines += b"content-type: %b\r\ncontent-length: %d\r\n" % (response.media_type, len(body))
     elif response.status not in NO_CONTENT_STATUSES:
         lines += b"content-length: 0\r\n"
-    return b"%b%bx-openstack-request-id: %b\r\n%b\r\n%b" % (
+    return b"%b%b%b%012x\r\n%b\r\n%b" % (
         _STATUS_LINES[response.status],
         more,
-        request.request_id.encode(),
+        _REQUEST_ID,
+        request.number,
         lines,
         b"" if request.method == "HEAD" else body,
     )

@@ -55,11 +55,11 @@ class PostValidation:
         if batch_key is not None:
             _check_key("The Idempotency-Key header", batch_key)
         delayed = False
-        ttls = range(MIN_MESSAGE_TTL, self._limits.max_message_ttl + 1)
+        longest = self._limits.max_message_ttl
         for index, draft in enumerate(drafts):
             if count > STEP and index % STEP == 0:
                 await self._turns.wait()
-            if draft.ttl is not None and draft.ttl not in ttls:
+            if draft.ttl is not None and not MIN_MESSAGE_TTL <= draft.ttl <= longest:
                 self.check_times(f"Message {index}", draft.ttl, None)
             if draft.idempotency_key is not None:
                 _check_key(f"Message {index}: the idempotency_key", draft.idempotency_key)

@@ -193,7 +193,7 @@ def _seconds(request: Request, wanted: int) -> int:
         )
     now = datetime.now(UTC)
     expires = request.headers.get(b"url-expires")
-    if expires is not None and b"url-signature" in request.headers:
+    if expires is not None and request.is_signed:
         until = datetime.fromisoformat(expires.decode("latin-1"))
         until = until.replace(tzinfo=UTC) if until.tzinfo is None else until
         wanted = min(wanted, max(int((until - now).total_seconds()), 0))

@@ -138,7 +138,7 @@ class SubscriptionActions:
         if not isinstance(confirmed, bool):
             raise Invalid("The 'confirmed' should be boolean.")
         token = None
-        if b"url-signature" in request.headers:
+        if request.is_signed:
             token = document.get("token")
             if not isinstance(token, str):
                 raise Invalid("A signed confirmation needs the token of the body it was sent.")

@@ -11,7 +11,15 @@ from urllib.parse import urlsplit
 from zaqar_lite.api.authentication import RequestAuthentication, TrustedProxies
 from zaqar_lite.api.checks import Checks
 from zaqar_lite.api.errors import to_response
-from zaqar_lite.api.request import INVALID_REQUEST, Head, Refused, Request, Response, do_nothing
+from zaqar_lite.api.request import (
+    INVALID_REQUEST,
+    SIGNATURE,
+    Head,
+    Refused,
+    Request,
+    Response,
+    do_nothing,
+)
 from zaqar_lite.api.routes import RouteTree
 from zaqar_lite.api.websocket.actions import ServedAction, served_actions
 from zaqar_lite.api.websocket.frames import (
@@ -197,7 +205,7 @@ class Conversation:
         project = headers.get(b"x-project-id")
         if self._project is not None and project != self._project.encode():
             return False
-        return served.declared.signable if b"url-signature" in headers else self.is_known
+        return served.declared.signable if SIGNATURE in headers else self.is_known
 
     def _headers(self, frame: Frame) -> dict[bytes, bytes] | None:
         """The request's headers; None if the frame lacks one or has one of the wrong type.
@@ -224,7 +232,7 @@ class Conversation:
     async def _perform(
         self, served: ServedAction, frame: Frame, headers: dict[bytes, bytes]
     ) -> Answer:
-        signed = b"url-signature" in headers
+        signed = SIGNATURE in headers
         request = served.request(frame, headers)
         if served.declared.listens and (frame.body or {}).get("subscriber") is None:
             request.listener = self._subscriber(binary=frame.binary).listener
