@@ -32,7 +32,7 @@ from zaqar_lite.storage.opendata.format.active import Extra, encode_extra, read_
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.ids import number_in
 from zaqar_lite.storage.opendata.opening import Own
-from zaqar_lite.storage.opendata.recorder import KINDS, STATES
+from zaqar_lite.storage.opendata.recorder import EMPTY, KINDS, STATES
 from zaqar_lite.storage.sql.entries import (
     DELAYED,
     END_NUMBERS,
@@ -177,13 +177,17 @@ class Loading:
             await self.engine.commit(Batch({}, self.deletes[start : start + _STEP]))
 
     async def _each(self, kind: RecordType, read: Callable[[bytes, bytes], None]) -> None:
-        """Let every record of a type be read. Raises Unreadable: one can't be."""
-        prefix = keys.prefix(kind)
+        """Let every record of a type be read, but for empty pages.
+
+        Raises Unreadable: one can't be.
+        """
+        prefix, empty = keys.prefix(kind), EMPTY.get(kind)
         async for rows in self.engine.scan(prefix, after_prefix(prefix)):
             for key, value in rows:
                 await self._slices.take_turns()
                 try:
-                    read(key, value)
+                    if value != empty:
+                        read(key, value)
                 except (ValueError, OverflowError) as exc:
                     raise Unreadable(Damage(key, str(exc))) from exc
 
@@ -488,8 +492,6 @@ class Loading:
             "SELECT max(number) FROM history WHERE queue = ? AND state = ?", (queue, state)
         ).get
         first = 1 + (last or 0)
-        if not listed:
-            return
         rows = []
         for at, (message_id, ended_at, attempts) in enumerate(listed, first):
             consumers = self.connection.execute(
