@@ -101,7 +101,7 @@ def _run(argv: Sequence[str] | None) -> int:
     """Find the command that the words name, and run it."""
     typed = sys.argv[1:] if argv is None else list(argv)
     if typed[:3] == COMPLETES:
-        from zaqar_lite.commands.queue_names import complete  # noqa: PLC0415 - the shell waits
+        from zaqar_lite.commands.completion import complete  # noqa: PLC0415 - the shell waits
 
         return complete(typed[3:])
     if typed[:1] == ["help"]:

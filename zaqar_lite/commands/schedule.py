@@ -7,7 +7,6 @@ from typing import Any
 from zaqar_lite.commands import sdk
 from zaqar_lite.commands.argument_types import duration, json_or_text, number
 from zaqar_lite.commands.base_command import Leaves, Verbs, add_headers
-from zaqar_lite.commands.output import Output
 
 _TEXTS = (
     ("--time-zone", "ZONE", "an IANA name, such as Europe/Berlin (UTC)"),
@@ -47,7 +46,14 @@ def add_commands(subparsers: Leaves) -> None:
     )
     number(parser, "--limit", "schedules at most")
     verbs.call("show", "schedules.get", "show a schedule", "name")
-    verbs.leaf("next", next_, "print the next five instants of a schedule, in UTC", "name")
+    verbs.list(
+        "next",
+        lambda client, given: ({"next": at} for at in client.schedules.next(given.name)),
+        "print the next five instants of a schedule, in UTC",
+        "name",
+        columns=("next",),
+        empty="It is paused, or does not fire any more.",
+    )
     verbs.call(
         "fire",
         lambda client, given: {"message_id": client.schedules.fire(given.name)},
@@ -67,10 +73,3 @@ def list_(client: "sdk.Client", given: argparse.Namespace) -> Iterator[Mapping[s
     for one in client.schedules.list():
         when = one.get("cron") or one.get("every") or one.get("at")
         yield {**one, "when": when, "next": (one["next"] or [None])[0]}
-
-
-def next_(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
-    """Print the next instants of a schedule."""
-    shown = client.schedules.get(arguments.name)
-    empty = "It is paused." if shown["paused"] else "It does not fire any more."
-    output.rows(({"next": at} for at in shown["next"]), ("next",), empty=empty)

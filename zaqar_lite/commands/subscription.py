@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from zaqar_lite.commands import sdk
@@ -12,7 +13,7 @@ from zaqar_lite.webhooks import InvalidSignature, verify
 
 COLUMNS = ("id", "subscriber", "ttl", "age", "confirmed", "disabled")
 _ATTEMPTS = ("at", "id", "attempt", "outcome", "status", "milliseconds", "error", "next_at")
-_FAILED = ("id", "message_id", "at", "attempts", "reason")
+_FAILED = ("message_id", "attempts", "reason")
 
 
 def add_commands(subparsers: Leaves) -> None:
@@ -41,7 +42,14 @@ def add_commands(subparsers: Leaves) -> None:
         verbs.call(verb, call, text, "queue", "id")
     verbs.delete("end a subscription", "get_subscription", "unsubscribe", "queue", "id")
     verbs.leaf("ping", ping, "send a test notification, and print what came back", "queue", "id")
-    log = verbs.leaf("log", show_log, "list the last attempts to deliver", "queue", "id")
+    log = verbs.list(
+        "log",
+        attempts,
+        "list the last attempts to deliver",
+        *("queue", "id"),
+        columns=(*_ATTEMPTS, *_FAILED),
+        empty="Nothing was tried yet, or failed in the last 7 days.",
+    )
     flag(log, "--failed", "list what could not be delivered, instead")
     retry = verbs.call("retry", "retry_delivery", "deliver again", "queue", "id")
     text = "the id of a failed delivery, or of a message"
@@ -83,14 +91,10 @@ def ping(client: "sdk.Client", arguments: argparse.Namespace, output: Output) ->
     return OK if answer.outcome == "delivered" else FAILED
 
 
-def show_log(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
+def attempts(client: "sdk.Client", given: argparse.Namespace) -> Iterable[object]:
     """List attempts, or what failed."""
-    if arguments.failed:
-        failed = client.failed_deliveries(arguments.queue, arguments.id)
-        output.rows(map(as_row, failed), _FAILED, empty="Nothing failed in the last 7 days.")
-        return
-    attempts = client.deliveries(arguments.queue, arguments.id)
-    output.rows(map(as_row, attempts), _ATTEMPTS, empty="No attempts yet.")
+    read = client.failed_deliveries if given.failed else client.deliveries
+    return read(given.queue, given.id)
 
 
 def replay(client: "sdk.Client", given: argparse.Namespace) -> dict[str, object]:
