@@ -191,7 +191,7 @@ async def test_a_pool_beyond_the_bound_is_still_served(
         await stores.management.delete_record(POOL, "", name)
 
 
-async def test_racing_subscribers_take_as_many_lines_as_there_are(
+async def test_racing_subscribers_become_as_many_ordered_as_there_may_be(
     stores: Stores, queue: QueueUnderTest
 ) -> None:
     servers = [serve(one) for one in await stores.peers(2)]
@@ -206,7 +206,7 @@ async def test_racing_subscribers_take_as_many_lines_as_there_are(
     makes = [subscriber(one) for one in servers]
     made = await race(makes, [str(n) for n in range(2 * MOST)], Invalid)
     assert len(made) == MOST
-    assert {*await lines(stores, queue)} == {*made}
+    assert {*await ordered_of(stores, queue)} == {*made}
     left = await servers[0].subscriptions.page(queue.ref, marker=None, limit=10)
     assert {one.id for one in left} == {*made}, "one that was refused is still there"
     # A server that has not seen that others ended lets their successors in.
@@ -232,7 +232,7 @@ async def test_subscriptions_that_race_for_the_last_line_change_one_of_them(
     changed = await race([changer(one) for one in servers], made[-2:], Invalid)
     assert len(changed) == 1
     page = await servers[0].subscriptions.page(queue.ref, marker=None, limit=10)
-    assert {*await lines(stores, queue)} == {one.id for one in page if one.is_ordered}
+    assert {*await ordered_of(stores, queue)} == {one.id for one in page if one.is_ordered}
     assert sum(one.is_ordered for one in page) == MOST
 
 
@@ -244,7 +244,7 @@ async def test_a_change_that_fails_takes_no_line(stores: Stores, queue: QueueUnd
     taken = SubscriptionDraft("http://one.example", None, {"ordered": True})
     with pytest.raises(Conflict, match="another subscription with this subscriber"):
         await server.subscriptions.update(queue.ref, made.id, taken)
-    assert await lines(stores, queue) == []
+    assert await ordered_of(stores, queue) == []
 
 
 @pytest.mark.parametrize("confirmed", [False, True])
@@ -263,11 +263,11 @@ async def test_a_line_that_a_crash_left_out_is_taken_at_the_next_try(
     await stores.management.update_queue(replace(record, metadata=crashed))
     with pytest.raises(Conflict) if confirmed else nullcontext():
         assert (await server.subscriptions.create(queue.ref, draft)).id == made.id
-    assert await lines(stores, queue) == [made.id]
+    assert await ordered_of(stores, queue) == [made.id]
 
 
-async def lines(stores: Stores, queue: QueueUnderTest) -> list[str]:
-    """The lines that the queue's record names."""
+async def ordered_of(stores: Stores, queue: QueueUnderTest) -> list[str]:
+    """The ordered subscriptions that the queue's record names."""
     record = await stores.management.get_queue(queue.ref)
     assert record is not None
     return list(record.metadata.get(ORDERED, ()))

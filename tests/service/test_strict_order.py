@@ -1,4 +1,4 @@
-"""Turns at the lines of ordered subscriptions, where the clocks of processes differ."""
+"""Ordered subscriptions, where the clocks of processes differ."""
 
 import asyncio
 import json
@@ -50,7 +50,7 @@ QUEUE = QueueRef("p", "orders")
 
 
 class Process(Composed):
-    """What a process has over its stores to take turns."""
+    """What a process has over its stores to deliver in order."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ async def test_while_a_turn_delivers_no_other_process_takes_one() -> None:
 
     async def try_meanwhile(delivery: Delivery, subscription: Subscription) -> float | None:
         clock.advance(10_000)
-        later = await second.take_turn(QUEUE, made)
+        later = await second.work(QUEUE, made)
         assert later is not None
         assert later > clock.now_ms()
         return await end(delivery, subscription)
@@ -127,14 +127,14 @@ async def test_while_a_turn_delivers_no_other_process_takes_one() -> None:
         OutboxMessage(name, QUEUE.project, QUEUE.name, now, now + 60_000, 60, msgspec.Raw(b"1"))
         for name in ("a", "b")
     ]
-    line = ordered_queue(QUEUE.project, made)
+    own = ordered_queue(QUEUE.project, made)
     new = [NewMessage(encode(note), 60_000) for note in notes]
-    await messages.post(line, new, client_id="c", version=None)
-    assert await first.take_turn(QUEUE, made) is None
+    await messages.post(own, new, client_id="c", version=None)
+    assert await first.work(QUEUE, made) is None
     assert delivered == ["a", "b"]
 
 
-async def test_a_turn_that_the_store_ends_holds_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_work_that_the_store_ends_holds_no_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     process = Process()
     messages, management, clock = process.store, process.management, process.clock
     made, now, delivered = await process.subscribe(), clock.now_ms(), []
@@ -147,8 +147,8 @@ async def test_a_turn_that_the_store_ends_holds_no_line(monkeypatch: pytest.Monk
         return None
 
     note = OutboxMessage("a", QUEUE.project, QUEUE.name, now, now + 60_000, 60, msgspec.Raw(b"1"))
-    line = ordered_queue(QUEUE.project, made)
-    await messages.post(line, [NewMessage(encode(note), 60_000)], client_id="c", version=None)
+    own = ordered_queue(QUEUE.project, made)
+    await messages.post(own, [NewMessage(encode(note), 60_000)], client_id="c", version=None)
     order = StrictOrder(
         messages, management, process.subscriptions, clock, deliver=deliver, look=look
     )
@@ -159,8 +159,8 @@ async def test_a_turn_that_the_store_ends_holds_no_line(monkeypatch: pytest.Monk
     with monkeypatch.context() as patch:
         patch.setattr(messages, "delete", away)
         with pytest.raises(Unavailable):
-            await order.take_turn(QUEUE, made)
-    assert await order.take_turn(QUEUE, made) is None
+            await order.work(QUEUE, made)
+    assert await order.work(QUEUE, made) is None
     assert delivered == ["a", "a"]
 
 
@@ -171,10 +171,10 @@ async def test_a_turn_that_comes_too_early_by_this_clock_is_taken_again() -> Non
     process = Process(clock, (messages, management))
     deliveries = process.deliver({})
     made = await process.subscribe()
-    line = (await process.subscriptions.get(QUEUE, made)).name
+    name = (await process.subscriptions.get(QUEUE, made)).name
     held = {"until": clock.now_ms() + 5_000}
-    await management.put_record(KIND, QUEUE.project, line, json.dumps(held).encode(), expected=0)
-    await deliveries._take_turn(QUEUE, made)
+    await management.put_record(KIND, QUEUE.project, name, json.dumps(held).encode(), expected=0)
+    await deliveries._work_on_ordered(QUEUE, made)
     lane = retry_queue(QUEUE.project)
     for advanced in (5_000, 5_100):
         store_clock.advance(advanced)
@@ -214,8 +214,8 @@ async def test_a_turn_that_fails_repeats_no_delivery_to_others() -> None:
     deliveries = process.deliver({"http": recorder})
     ordered = await process.subscribe()
     await process.subscribe("other.example", ordered=False)
-    line = ordered_queue(QUEUE.project, ordered)
-    await messages.post(line, [NewMessage(b"no note", 60_000)], client_id="c", version=None)
+    own = ordered_queue(QUEUE.project, ordered)
+    await messages.post(own, [NewMessage(b"no note", 60_000)], client_id="c", version=None)
     now = clock.now_ms()
     note = OutboxMessage(
         "a", "p", "orders", now, now + 60_000, 60, msgspec.Raw(b"1"), ordered=(ordered,)

@@ -51,9 +51,10 @@ from zaqar_lite.storage.management import ManagementStore
 logger = logging.getLogger(__name__)
 FAILED_MS = 604_800_000
 """How long what could not be delivered is kept to be listed and retried: 7 days."""
-_TURN = "~turn"
+_WAKE_UP = "~turn"
+"""The kind of a wake-up, by the name that earlier versions gave it."""
 _SOON_MS = 5_000
-"""When a turn is taken again at the soonest whose queue is not available."""
+"""When an ordered queue that is not available is worked on again, at the soonest."""
 _SKEW_MS = 10_000
 """How far the clocks of servers may be apart."""
 _LEAST_LIFE_MS = 1_000
@@ -119,12 +120,12 @@ class Deliveries:
     async def _deliver_new(self, message: Message) -> None:
         """Send a message to all who subscribed before it was posted.
 
-        A turn at a line may last for as long as half a lease, so the others do not wait for it.
+        Work on an ordered queue may last for half a lease, so the others do not wait for it.
         """
         entry = decode_outbox_message(message.body)
         queue = QueueRef(entry.project, entry.queue)
         outcomes = await asyncio.gather(
-            *(self._begin_turn(queue, one) for one in entry.ordered),
+            *(self._begin_ordered(queue, one) for one in entry.ordered),
             self._deliver_to_others(entry, message.id, queue),
             return_exceptions=True,
         )
@@ -132,30 +133,30 @@ class Deliveries:
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    async def _begin_turn(self, queue: QueueRef, subscription_id: str) -> None:
-        """Take a turn for a message. One that fails is taken again later, and not with the message.
+    async def _begin_ordered(self, queue: QueueRef, subscription_id: str) -> None:
+        """Work on an ordered queue. What fails is repeated later, and not with the outbox message.
 
         If the outbox message came again, all other subscribers would get it again.
         """
         try:
-            await self._take_turn(queue, subscription_id)
+            await self._work_on_ordered(queue, subscription_id)
         except Exception as exc:
             wait_ms = LEASE_MS
             if isinstance(exc, ZaqarLiteError):
-                logger.warning("a turn at a line is taken again: %s", exc)
+                logger.warning("an ordered delivery is taken up again: %s", exc)
             else:
-                logger.exception("a turn at a line failed, and is taken again")
+                logger.exception("an ordered delivery failed, and is taken up again")
             if isinstance(exc, Unavailable):  # its queue is frozen, for example
                 wait_ms = max(exc.retry_after * 1000, _SOON_MS)
             # One for all messages of this time.
-            await self._post_turn(
+            await self._post_wake_up(
                 queue, subscription_id, (self.clock.now_ms() // wait_ms + 1) * wait_ms
             )
 
     async def _deliver_to_others(
         self, entry: OutboxMessage, message_id: str, queue: QueueRef
     ) -> None:
-        """Send a message to all but the subscriptions that have a line.
+        """Send a message to all but the ordered subscriptions.
 
         Subscribers of a topic that are queues get it now, and delay it themselves; others get it
         when it is due.
@@ -198,8 +199,8 @@ class Deliveries:
         """Try one delivery once more."""
         delivery = decode_delivery(message.body)
         queue = QueueRef(delivery.project, delivery.queue)
-        if delivery.kind == _TURN:
-            await self._take_turn(queue, delivery.subscription, delivery.until)
+        if delivery.kind == _WAKE_UP:
+            await self._work_on_ordered(queue, delivery.subscription, delivery.until)
             return
         found = await self.subscriber_cache.one(queue, delivery.subscription)
         if found is None:
@@ -219,30 +220,30 @@ class Deliveries:
         policy = None if record is None else record.metadata.get(RETRY_POLICY)
         return await self._deliver(delivery, subscription, policy, is_fresh=False)
 
-    async def _take_turn(self, queue: QueueRef, subscription_id: str, taken: int = 0) -> None:
-        """Take a turn at the line of an ordered subscription, and post the next turn.
+    async def _work_on_ordered(self, queue: QueueRef, subscription_id: str, woken: int = 0) -> None:
+        """Work on the queue of an ordered subscription, and post the next wake-up.
 
-        `taken` is the instant of this turn. The next one is later even if this turn came too early
-        by this process's clock: its key is made of its instant, and that of this turn is used.
+        `woken` is the instant of this wake-up. The next is later even if this one came too early by
+        this process's clock: its key is made of its instant, and that of this one is used.
         """
-        at = await self._strict_order.take_turn(queue, subscription_id)
+        at = await self._strict_order.work(queue, subscription_id)
         if at is not None:
-            await self._post_turn(queue, subscription_id, max(at, taken + 1))
+            await self._post_wake_up(queue, subscription_id, max(at, woken + 1))
 
-    async def _post_turn(self, queue: QueueRef, subscription_id: str, at: int) -> None:
-        """Let the turn of an instant (ms) come; more than one call makes one turn of it."""
+    async def _post_wake_up(self, queue: QueueRef, subscription_id: str, at: int) -> None:
+        """Post the wake-up of an instant (ms); more than one call makes one of it."""
         delivery = Delivery(
-            queue.project, queue.name, subscription_id, "", at, msgspec.Raw(b"null"), kind=_TURN
+            queue.project, queue.name, subscription_id, "", at, msgspec.Raw(b"null"), kind=_WAKE_UP
         )
         wait = max(at - self.clock.now_ms(), 0)
         key = IdempotencyKey(f"{subscription_id}.{at}", bytes(16))
-        turn = NewMessage(encode(delivery), wait + FAILED_MS, wait, key)
-        await put(self.messages, retry_queue(queue.project), turn)
+        wake_up = NewMessage(encode(delivery), wait + FAILED_MS, wait, key)
+        await put(self.messages, retry_queue(queue.project), wake_up)
 
     async def _deliver_in_order(
         self, delivery: Delivery, subscription: Subscription
     ) -> float | None:
-        """Attempt the first delivery of a line; answer the seconds until it is tried again."""
+        """Attempt the first delivery in order; answer the seconds until it is tried again."""
         again = await self._retry(delivery, subscription)
         return None if again is None else again[1]
 

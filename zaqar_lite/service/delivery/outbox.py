@@ -56,9 +56,9 @@ MAX_ORDERED_DELIVERIES = 10_000
 LEAD_MS = 500
 """How long before it is due a delayed message is read again, because it may have been changed."""
 _BURIED_MS = 46_800_000
-"""How long a line keeps expired messages, which wait behind one that is tried again.
+"""How long an ordered queue keeps expired messages, which wait behind one that is tried again.
 
-They are reported as failed when their turn comes.
+Each is reported as failed when it is the first.
 """
 _NO_ID = "0" * 32
 
@@ -193,7 +193,7 @@ class Outbox:
                 listening[target] = of_copy
         if not listening:
             return new
-        _check_lines(new, queue, {to: len(policy.ordered) for to, policy in listening.items()})
+        _check_ordered(new, queue, {to: len(policy.ordered) for to, policy in listening.items()})
         extended: list[NewMessage] = []
         now = self._clock.now_ms()
         async for _, part in in_steps(new):
@@ -210,12 +210,14 @@ class Outbox:
         return extended
 
 
-def _check_lines(new: Sequence[NewMessage], queue: QueueRef, lines: Mapping[QueueRef, int]) -> None:
-    """Refuse a post with too many ordered deliveries; `lines` counts subscriptions by queue."""
-    if not any(lines.values()):
+def _check_ordered(
+    new: Sequence[NewMessage], queue: QueueRef, ordered: Mapping[QueueRef, int]
+) -> None:
+    """Refuse a post with too many ordered deliveries; `ordered` counts subscriptions by queue."""
+    if not any(ordered.values()):
         return
-    count = len(new) * lines.get(queue, 0)
-    count += sum(lines.get(copy.queue, 0) for message in new for copy in message.copies)
+    count = len(new) * ordered.get(queue, 0)
+    count += sum(ordered.get(copy.queue, 0) for message in new for copy in message.copies)
     if count > MAX_ORDERED_DELIVERIES:
         raise Invalid(
             f"{len(new)} messages would make {count} deliveries in order; one post may make "

@@ -1,13 +1,13 @@
 """Strict order (`options.ordered`): the next message only after the one before it has ended.
 
-An ordered subscription has a line of its own, a queue to which each post adds a message in the
-post's own step; so the line's order is the queue's. One process at a time works a line: it holds a
+An ordered subscription has a queue of its own (`ordered_queue`), to which each post adds a message
+in the post's own step; so the order is that queue's. One process at a time works on it: it holds a
 record that says until when, and tries the first message until that is delivered or can't be. Then
 it goes on, or writes down when the first is due again, and leaves.
 
-A process that finds an outbox message of an ordered subscription takes a turn at its line. A turn
-that comes too early, or while another process works, is taken again later: it is a message of its
-own in the retry queue, so a process that is killed leaves its turn to others.
+A process that finds an outbox message of an ordered subscription works on its queue. If it comes
+too early, or while another process works, it posts a wake-up for later: a message of its own in the
+retry queue, so a process that is killed leaves the work to others.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -33,8 +33,8 @@ from zaqar_lite.storage.management import ManagementStore
 
 KIND = "ordered"
 _HELD_MS = 60_000
-_TURN_MS = 20_000
-"""A turn begins no attempt after this time. The hold lasts as long as the last attempt, and more:
+_WORK_MS = 20_000
+"""No attempt begins after this time. The hold lasts as long as the last attempt, and more:
 an attempt takes less than 30 s."""
 _RACE_MS = 1_000
 _KEPT_MS = 172_800_000
@@ -47,7 +47,7 @@ Look = Callable[[OutboxMessage, QueueRef], Awaitable[OutboxMessage | None]]
 
 
 class _State(msgspec.Struct, omit_defaults=True):
-    """Until when a line is held; its first message's attempts, and when that is due again (ms)."""
+    """Until when the queue is held, and the first message's attempts and next try (ms)."""
 
     until: int = 0
     id: str = ""
@@ -57,7 +57,7 @@ class _State(msgspec.Struct, omit_defaults=True):
 
 @dataclass(eq=False, repr=False)
 class StrictOrder:
-    """Take turns at the lines of ordered subscriptions."""
+    """Deliver what is in the queues of ordered subscriptions."""
 
     messages: MessageStore
     management: ManagementStore
@@ -67,14 +67,16 @@ class StrictOrder:
     look: Look
 
     def __post_init__(self) -> None:
-        self._kind = Kind(self.management, KIND, "The line", _State, lives=lambda _: _KEPT_MS)
+        self._kind = Kind(
+            self.management, KIND, "The ordered queue", _State, lives=lambda _: _KEPT_MS
+        )
         self._at_work: dict[tuple[QueueRef, str], bool] = {}
 
-    async def take_turn(self, queue: QueueRef, subscription_id: str) -> int | None:
-        """Work on a line; answer the instant (ms) of the next turn, None when none is needed."""
+    async def work(self, queue: QueueRef, subscription_id: str) -> int | None:
+        """Deliver what is due; answer the instant (ms) of the next wake-up, None without one."""
         key = queue, subscription_id
         if key in self._at_work:
-            self._at_work[key] = True  # the turn that goes on here looks once more
+            self._at_work[key] = True  # who works on it here looks once more
             return None
         self._at_work[key] = True
         try:
@@ -101,11 +103,11 @@ class StrictOrder:
         held.value.until = now + _HELD_MS
         try:
             await held.save()
-            return await self._go_on(subscription, held, now + _TURN_MS)
+            return await self._go_on(subscription, held, now + _WORK_MS)
         except RecordChanged:
             return now + _RACE_MS
         except Unavailable:
-            held.value.until = 0  # the next turn need not wait for the end of this one
+            held.value.until = 0  # the next one need not wait for the end of this hold
             with suppress(RecordChanged, Unavailable):
                 await held.save()
             raise
@@ -113,36 +115,36 @@ class StrictOrder:
     async def _go_on(
         self, subscription: Subscription, held: Held[_State], until: int
     ) -> int | None:
-        line = ordered_queue(subscription.queue.project, subscription.id)
-        while messages := await self._first(line, _PAGE):
+        ordered = ordered_queue(subscription.queue.project, subscription.id)
+        while messages := await self._first(ordered, _PAGE):
             for message in messages:
                 now = self.clock.now_ms()
                 if now >= until:
                     held.value.until = 0
                     await held.save()
                     return now
-                wait = await self._try(message, subscription, held.value, line)
+                wait = await self._try(message, subscription, held.value, ordered)
                 if wait is not None:
                     held.value.until = 0
                     held.value.next_at = self.clock.now_ms() + round(wait * 1000)
                     await held.save()
                     return held.value.next_at
-                await self.messages.delete(line, (message.id,), claim_ids=None)
+                await self.messages.delete(ordered, (message.id,), claim_ids=None)
         await held.delete()
-        # What came since was for a turn that found the line held.
-        return self.clock.now_ms() if await self._first(line, 1) else None
+        # What came since was for a process that found the queue held.
+        return self.clock.now_ms() if await self._first(ordered, 1) else None
 
-    async def _first(self, line: QueueRef, count: int) -> Sequence[Message]:
-        return (await self.messages.list_messages(line, ListQuery(count))).messages
+    async def _first(self, ordered: QueueRef, count: int) -> Sequence[Message]:
+        return (await self.messages.list_messages(ordered, ListQuery(count))).messages
 
     async def _try(
-        self, message: Message, subscription: Subscription, state: _State, line: QueueRef
+        self, message: Message, subscription: Subscription, state: _State, ordered: QueueRef
     ) -> float | None:
-        """Try the first message of a line; answer the seconds to its next try, None without one."""
+        """Try the first message; answer the seconds to its next try, None without one."""
         posted = decode_outbox_message(message.body)
         if state.id != posted.id:
             state.id, state.attempts, state.next_at = posted.id, 0, 0
-        entry = await self.look(posted, line) if posted.due_at else posted
+        entry = await self.look(posted, ordered) if posted.due_at else posted
         if entry is None:
             return None
         delivery = entry.to(subscription.id)

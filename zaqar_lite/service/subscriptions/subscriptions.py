@@ -202,7 +202,7 @@ class Subscriptions:
                     raise Conflict("Such a subscription exists already, and is confirmed.")
                 await self._ask(existing)
                 return Subscribed(existing.id, None)
-            await self.flags.check_lines(queue, "", draft.options)
+            await self.flags.check_ordered(queue, "", draft.options)
             # A name without a subscription: another request is making it now, or one that made it
             # has crashed. The first to write it under that id has made it.
             made = self._new(None if name is None else name.id, queue, draft)
@@ -218,7 +218,7 @@ class Subscriptions:
                 raise
             try:
                 await self.flags.add(made)
-            except Invalid:  # racing requests took the last lines
+            except Invalid:  # racing requests took the last places
                 await self.delete(queue, made.id)
                 raise
             self.subscriber_cache.forget(queue)
@@ -294,13 +294,13 @@ class Subscriptions:
             raise Invalid("A subscription is disabled by the server; delete it to end it.")
         check_subscription(queue, draft.subscriber, draft.options, self.refused)
         before = await self.get(queue, subscription_id)
-        takes_line = bool((draft.options or {}).get("ordered")) and not before.is_ordered
-        if takes_line:
+        becomes_ordered = bool((draft.options or {}).get("ordered")) and not before.is_ordered
+        if becomes_ordered:
             await self.flags.order(queue, subscription_id, ordered=True)
         try:
             old, new = await self._change(queue, subscription_id, change)
         except ZaqarLiteError:
-            if takes_line:
+            if becomes_ordered:
                 await self.flags.order(queue, subscription_id, ordered=False)
             raise
         if old.is_ordered and not new.is_ordered:
@@ -515,20 +515,20 @@ class QueueFlags:
         self._queues = queues
         self._policies = policies
 
-    async def check_lines(
+    async def check_ordered(
         self, queue: QueueRef, subscription_id: str, options: Mapping[str, Any] | None
     ) -> None:
-        """Refuse options that ask for order where the queue has as many such lines as it may.
+        """Refuse options that ask for order where the queue has as many such as it may.
 
         Raises:
             Invalid: it has, not counting this one.
         """
         if not (options or {}).get("ordered"):
             return
-        # Not from the cached policy: nothing tells it that another process has ended a line.
+        # Not from the cached policy: nothing tells it that another process has ended one.
         record = await self._management.get_queue(queue)
         if record is not None:
-            _check_room(_other_lines(record, subscription_id))
+            _check_room(_other_ordered(record, subscription_id))
 
     async def are_set(self, made: Subscription) -> bool:
         """Tell whether the queue's flags name a subscription, as far as they name any."""
@@ -541,7 +541,7 @@ class QueueFlags:
         """Count a subscription in the flag of the queue's record; make the record if need be.
 
         Raises:
-            Invalid: it is ordered, and the queue has as many such lines as it may.
+            Invalid: it is ordered, and the queue has as many such subscriptions as it may.
         """
         if is_topic(made.queue):
             await self._renew(made.queue)
@@ -552,7 +552,7 @@ class QueueFlags:
         """Let posts bring their messages to a subscription's own queue, or not any more.
 
         Raises:
-            Invalid: the queue has as many such lines as it may.
+            Invalid: the queue has as many such subscriptions as it may.
         """
         if not is_topic(queue) and await self._management.get_queue(queue) is not None:
             await self._change(queue, subscription_id, ordered=ordered, count=0)
@@ -606,12 +606,12 @@ class QueueFlags:
         metadata = dict(record.metadata)
         metadata[SUBSCRIBED] = record.metadata.get(SUBSCRIBED, 0) + count
         metadata.pop(ORDERED, None)
-        lines = _other_lines(record, subscription_id)
+        others = _other_ordered(record, subscription_id)
         if ordered:
-            _check_room(lines)
-            lines.add(subscription_id)
-        if lines:
-            metadata[ORDERED] = sorted(lines)
+            _check_room(others)
+            others.add(subscription_id)
+        if others:
+            metadata[ORDERED] = sorted(others)
         if metadata == record.metadata:
             return
         await self._management.update_queue(
@@ -620,12 +620,12 @@ class QueueFlags:
         self._policies.forget(queue)
 
 
-def _other_lines(record: QueueRecord, subscription_id: str) -> set[str]:
+def _other_ordered(record: QueueRecord, subscription_id: str) -> set[str]:
     """The ordered subscriptions that a queue has besides one."""
     return {*record.metadata.get(ORDERED, ())} - {subscription_id}
 
 
-def _check_room(lines: set[str]) -> None:
+def _check_room(others: set[str]) -> None:
     """Refuse one more ordered subscription than a queue may have."""
-    if len(lines) >= MAX_ORDERED:
+    if len(others) >= MAX_ORDERED:
         raise Invalid(f"A queue may have {MAX_ORDERED} ordered subscriptions.")
