@@ -7,7 +7,6 @@ beside them as routes.
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from zaqar_lite.api.render import next_page
@@ -59,10 +58,19 @@ class Resource(NamedTuple):
 
     def __call__(self, actions: R) -> R:
         """Give a class of actions the routes that all kinds of records have."""
-        kind, form = f"{self.noun}s", self.noun.title()
+        noun, kind, form = self.noun, f"{self.noun}s", self.noun.title()
         limit = Parameter("limit", self.limit, f"How many {kind} to answer at most.")
         details = () if self.detail is None else (self.detail,)
 
+        @route(
+            f"GET {self.path.rpartition('/{')[0]} -> {form}s",
+            f"{self.rule}:get_all {self.reads}",
+            self._statuses("list", 200),
+            (MARKER, limit, *details),
+            name=f"list_{kind}",
+            summary=f"List {kind}",
+            rel=self.listed_as or kind,
+        )
         async def listed(records: Records, request: Request) -> Response:
             asked = request.limit(records.most, self.usual)
             detailed = self._is_detailed(request)
@@ -77,52 +85,34 @@ class Resource(NamedTuple):
             at = request.path.encode() + (b"?" + query if query else b"")
             return Response(200, {kind: shown, "links": links}, ((b"content-location", at),))
 
+        @route(
+            f"GET {self.path} -> {form}",
+            f"{self.rule}:get {self.reads}",
+            self._statuses("show", 200, 404),
+            () if self.is_whole else details,
+            name=f"show_{noun}",
+            summary=f"Show a {noun}",
+            rel=noun,
+        )
         async def show(records: Records, request: Request) -> Response:
             detailed = self.is_whole or self._is_detailed(request)
             record = await records.find(request)
             return Response(200, records.shown(record, detailed=detailed))
 
+        @route(
+            f"DELETE {self.path}",
+            f"{self.rule}:delete {self.deletes}",
+            self._statuses("delete", 204),
+            name=f"delete_{noun}",
+            summary=f"Delete a {noun}",
+            rel=noun,
+        )
         async def delete(records: Records, request: Request) -> Response:
             await records.remove(request)
             return NO_CONTENT
 
-        collection, noun = self.path.rpartition("/{")[0], self.noun
-        routes = {
-            f"list_{kind}": (
-                listed,
-                route(
-                    f"GET {collection} -> {form}s",
-                    f"{self.rule}:get_all {self.reads}",
-                    self._statuses("list", 200),
-                    (MARKER, limit, *details),
-                    summary=f"List {kind}",
-                    rel=self.listed_as or kind,
-                ),
-            ),
-            f"show_{noun}": (
-                show,
-                route(
-                    f"GET {self.path} -> {form}",
-                    f"{self.rule}:get {self.reads}",
-                    self._statuses("show", 200, 404),
-                    () if self.is_whole else details,
-                    summary=f"Show a {noun}",
-                    rel=noun,
-                ),
-            ),
-            f"delete_{noun}": (
-                delete,
-                route(
-                    f"DELETE {self.path}",
-                    f"{self.rule}:delete {self.deletes}",
-                    self._statuses("delete", 204),
-                    summary=f"Delete a {noun}",
-                    rel=noun,
-                ),
-            ),
-        }
-        for name, (act, one) in routes.items():
-            setattr(actions, name, replace(one, name=name)(act))
+        for act in (listed, show, delete):
+            setattr(actions, vars(act)["routes"][0].name, act)
         return actions
 
     def _statuses(self, verb: str, *statuses: int) -> tuple[int, ...]:
