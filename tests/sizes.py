@@ -26,7 +26,7 @@ class Size(NamedTuple):
 
 
 SIZES = {
-    "domain": Size(3_400, 3_000),
+    "domain": Size(3_350, 3_000),
     "service": Size(14_000, 11_000),
     "api, server, top level": Size(11_450, 8_800),
     "storage": Size(23_650, 20_800),

@@ -181,6 +181,18 @@ async def test_a_payload_that_is_no_json_is_refused_by_name(
     assert (await store.messages.stats(QUEUE)).total == 0
 
 
+async def test_payloads_of_no_message_are_named_and_left(store: Store) -> None:
+    """One has no number, and another one that is before the log."""
+    prefix = keys.PAYLOAD_PREFIX
+    await store.put(
+        {prefix + b"short": b"\x031", keys.message_key(RecordType.PAYLOAD, 7): b"\x031"}
+    )
+    (damage,) = store.db.damages
+    assert (prefix + b"short").hex() in damage
+    assert await store.post("next")
+    await store.put({}, prefix + b"short", keys.message_key(RecordType.PAYLOAD, 7))
+
+
 @pytest.mark.parametrize("received", [-(2**63), -1, 2**63 - 1])
 async def test_an_instant_that_no_clock_shows_stops_no_start(store: Store, received: int) -> None:
     for own in ([ORDER], [("queue", "project/queue")]):

@@ -256,7 +256,7 @@ class Loading:
         except (CodecError, OverflowError) as exc:
             value = Damage(key, str(exc))
         self._damaged(value)
-        if key.startswith(keys.PAYLOAD_PREFIX):
+        if key.startswith(keys.PAYLOAD_PREFIX) and len(key) >= len(keys.PAYLOAD_PREFIX) + 8:
             self.lost[keys.read_message_id(key)] = value.why
 
     def _numbers(self, known: str, unknown: str) -> list[int]:
@@ -264,7 +264,7 @@ class Loading:
         rows: list[Any] = self.connection.execute(
             f"SELECT {known} EXCEPT SELECT {unknown} ORDER BY 1"
         ).fetchall()
-        return [number for (number,) in rows]
+        return [number for (number,) in rows if number >= self.log.starts[0]]
 
     def _read_logged(self, key: bytes, value: bytes) -> None:
         found = records.decode_metadata(value)

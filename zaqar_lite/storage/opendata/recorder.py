@@ -72,7 +72,9 @@ class Recorder:
 
     `histories` are the numbers in the keys of attempts that an earlier version gave, by the ids of
     messages. `again` are rows that the next batch writes although they have not changed, by the
-    queue's content; `stale` are records that it deletes.
+    queue's content; `stale` are records that it deletes. `unrecorded` are entries that were
+    claimed, and since when, while no record says by whom: that is written when it has lasted for a
+    while, because most are settled before. The next batch writes the first `due` of them.
     """
 
     def __init__(self, connection: apsw.Connection, clock: Clock, ids: Ids, log: keys.Log) -> None:
@@ -83,8 +85,8 @@ class Recorder:
         self.histories: dict[bytes, int] = {}
         self.again: dict[int, set[int]] = {}
         self.stale: list[bytes] = []
-        self._unrecorded: dict[tuple[int, int], int] = {}
-        self._due = 0
+        self.unrecorded: dict[tuple[int, int], int] = {}
+        self.due = 0
         self._session: apsw.Session | None = None
         self.follow()
 
@@ -95,31 +97,12 @@ class Recorder:
         for table in _TABLES:
             self._session.attach(table)
 
-    # Who holds a message is recorded when that has lasted for a while: most are settled before.
-
-    def hold(self, queue: int, position: int, now: int) -> None:
-        """Note that an entry was claimed, and no record says by whom."""
-        self._unrecorded[queue, position] = now
-
-    def let_go(self, queue: int, position: int) -> bool:
-        """Forget that; answer whether no record says who held the entry."""
-        return self._unrecorded.pop((queue, position), None) is not None
-
     def set_due(self, limit: int, lasting_ms: int) -> int:
         """Let the next batch record up to so many of those who hold an entry; answer how many."""
         until = self.clock.now_ms() - lasting_ms
-        held = islice(self._unrecorded.values(), limit)
-        self._due = sum(1 for _ in takewhile(lambda since: since <= until, held))
-        return self._due
-
-    def take_due(self) -> dict[int, set[int]]:
-        """The entries to record, by queue."""
-        due: dict[int, set[int]] = defaultdict(set)
-        for queue, position in list(islice(self._unrecorded, self._due)):
-            due[queue].add(position)
-            del self._unrecorded[queue, position]
-        self._due = 0
-        return due
+        held = islice(self.unrecorded.values(), limit)
+        self.due = sum(1 for _ in takewhile(lambda since: since <= until, held))
+        return self.due
 
     def close(self) -> None:
         """Follow no more."""
@@ -246,8 +229,12 @@ class _Encoding:
 
     async def _encode_entries(self) -> None:
         touched: dict[int, set[int]] = defaultdict(set, self._recorder.again)
-        ended: dict[int, set[int]] = defaultdict(set, self._recorder.take_due())
-        self._recorder.again = {}
+        ended: dict[int, set[int]] = defaultdict(set)
+        unrecorded = self._recorder.unrecorded
+        for queue, position in list(islice(unrecorded, self._recorder.due)):
+            ended[queue].add(position)
+            del unrecorded[queue, position]
+        self._recorder.again, self._recorder.due = {}, 0
         async for row in self._each(self._gone["entry"]):
             touched[row[0]].add(row[1])
             self._forget_entry(row)
@@ -261,7 +248,7 @@ class _Encoding:
         for old, new in self._changed["entry"]:
             touched[old[0]].add(old[1])
             if new[3] == LEASED and not self._before:
-                self._recorder.hold(old[0], old[1], now)
+                unrecorded[old[0], old[1]] = now
             elif new[3] is not apsw.no_change or new[12] is not apsw.no_change:
                 ended[old[0]].add(old[1])
         await self._encode_bodies()
@@ -276,8 +263,8 @@ class _Encoding:
         shown = self._ids.shown(row[2], row[1], number, row[16], row[17])
         if shown.is_kept:
             self.delete(keys.message_key(RecordType.ADOPTED, shown.number))
-        was_unrecorded = self._recorder.let_go(row[0], row[1])
-        if row[18] or (row[10] and not was_unrecorded):
+        was_recorded = self._recorder.unrecorded.pop((row[0], row[1]), None) is None
+        if row[18] or (row[10] and was_recorded):
             self.delete(keys.attempts_key(shown.number, raw))
 
     def _keep_id(self, row: Row) -> None:
@@ -318,7 +305,7 @@ class _Encoding:
                     position, number, own_id, state, failures, last, is_shared, moved, client,
                     ended, by,
                 ) = row  # fmt: skip
-                self._recorder.let_go(queue, position)
+                self._recorder.unrecorded.pop((queue, position), None)
                 shown = self._ids.shown(own_id, position, number, is_shared, moved)
                 attempts = {} if ended is None else read_attempts(ended)
                 history = self._history(own_id, number)
