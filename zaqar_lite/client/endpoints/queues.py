@@ -128,7 +128,11 @@ class Queues(BaseClient):
         """Split what a queue holds now into at most `count` parts, to read them in parallel."""
         takes("count", count, Integral)
         path = with_query(queue_path(queue, "ranges"), count=count)
-        return self._exchange(ask("GET", path, _ranges, meanings=NO_QUEUE))
+
+        def read(found: Mapping[str, Any]) -> list[Range]:
+            return [_RANGE(one) for one in found["ranges"]]
+
+        return self._exchange(ask("GET", path, read, meanings=NO_QUEUE))
 
     @listing
     def history(self, queue: str, *, state: str = "done") -> Pages[Done]:
@@ -279,7 +283,3 @@ def largest_page() -> Call[int]:
 
 def _pointer(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
-
-
-def _ranges(document: Any) -> list[Range]:  # noqa: ANN401 - JSON is anything
-    return [_RANGE(one) for one in document["ranges"]]

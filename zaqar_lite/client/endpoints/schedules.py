@@ -2,6 +2,7 @@
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from zaqar_lite.client.base_client import BaseClient
@@ -65,12 +66,16 @@ class Schedules:
         """Post a schedule's message now, beside its instants; return the message's id."""
         path = _path(name, "fire")
         # Sent twice it might post two messages.
-        return self._client._exchange(ask("POST", path, _message_id, resend=False))
+        return self._client._exchange(ask("POST", path, itemgetter("message_id"), resend=False))
 
     @method
     def next(self, name: str) -> Steps[Sequence[dt.datetime]]:
         """Return the next five instants of a schedule; none while it is paused."""
-        return self._client._exchange(ask("GET", _path(name), _next_instants))
+
+        def read(schedule: Mapping[str, Any]) -> Sequence[dt.datetime]:
+            return [dt.datetime.fromisoformat(text) for text in schedule["next"]]
+
+        return self._client._exchange(ask("GET", _path(name), read))
 
     @method
     def delete(self, name: str) -> Steps[None]:
@@ -93,11 +98,3 @@ class SyncSchedules(Schedules, SyncPart):
 
 def _path(name: str, *rest: str) -> str:
     return path_of("schedules", name, *rest)
-
-
-def _message_id(document: Any) -> str:  # noqa: ANN401 - JSON is anything
-    return str(document["message_id"])
-
-
-def _next_instants(schedule: Any) -> Sequence[dt.datetime]:  # noqa: ANN401 - JSON is anything
-    return [dt.datetime.fromisoformat(text) for text in schedule["next"]]

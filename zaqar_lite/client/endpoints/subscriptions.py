@@ -2,6 +2,7 @@
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from zaqar_lite.client.arguments import takes, text, whole, zoned
@@ -47,7 +48,11 @@ class Subscriptions(BaseClient):
         }
         if ttl is not None:
             wanted["ttl"] = whole("ttl", ttl)
-        return self._exchange(ask("POST", _path(queue), _id_and_secret, wanted))
+
+        def read(found: Mapping[str, Any]) -> tuple[str, str | None]:
+            return found["subscription_id"], found.get("secret")
+
+        return self._exchange(ask("POST", _path(queue), read, wanted))
 
     @listing
     def list_subscriptions(self, queue: str) -> Pages[Subscription]:
@@ -89,12 +94,15 @@ class Subscriptions(BaseClient):
         """Make another secret and return it; the one before is good for a day."""
         path = _path(queue, subscription_id, "secret")
         # Sent twice it would make two, one of which nobody knows.
-        return self._exchange(ask("POST", path, _secret, resend=False))
+        return self._exchange(ask("POST", path, itemgetter("secret"), resend=False))
 
     @method
     def deliveries(self, queue: str, subscription_id: str) -> Steps[Sequence[Delivery]]:
         """Return the last 20 attempts to deliver, the newest first."""
-        return self._exchange(ask("GET", _path(queue, subscription_id, "deliveries"), _deliveries))
+        path = _path(queue, subscription_id, "deliveries")
+        return self._exchange(
+            ask("GET", path, lambda found: tuple(map(_DELIVERY, found["deliveries"])))
+        )
 
     @listing
     def failed_deliveries(self, queue: str, subscription_id: str) -> Pages[FailedDelivery]:
@@ -125,9 +133,11 @@ class Subscriptions(BaseClient):
         zoned("until", until)
         span = {"from": since, "until": until}
         wanted: dict[str, Any] = {name: at for name, at in span.items() if at is not None}
-        path, count = _path(queue, subscription_id, "replay"), 0
+        path = _path(queue, subscription_id, "replay")
+        count: int = 0
         while True:
-            some, marker = yield from self._exchange(ask("POST", path, _replayed, wanted))
+            call = ask("POST", path, itemgetter("replayed", "marker"), wanted)
+            some, marker = yield from self._exchange(call)
             count += some
             if marker is None:
                 return count
@@ -143,22 +153,5 @@ def _path(queue: str, *rest: str) -> str:
     return queue_path(queue, "subscriptions", *rest)
 
 
-# What the answers say; `document` is their JSON.
-def _subscription(document: Any) -> Subscription:  # noqa: ANN401
+def _subscription(document: Any) -> Subscription:  # noqa: ANN401 - JSON is anything
     return _SUBSCRIPTION({**document, "disabled": (document.get("disabled") or {}).get("reason")})
-
-
-def _id_and_secret(document: Any) -> tuple[str, str | None]:  # noqa: ANN401
-    return document["subscription_id"], document.get("secret")
-
-
-def _secret(document: Any) -> str:  # noqa: ANN401
-    return str(document["secret"])
-
-
-def _deliveries(document: Any) -> Sequence[Delivery]:  # noqa: ANN401
-    return tuple(map(_DELIVERY, document["deliveries"]))
-
-
-def _replayed(document: Any) -> tuple[int, str | None]:  # noqa: ANN401
-    return document["replayed"], document["marker"]
