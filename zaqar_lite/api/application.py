@@ -246,7 +246,7 @@ class Application:
             return None
         # It is answered without a look at it; it is counted, and in no log.
         self.metrics.request("", refused.status, 0.0)
-        await self.authentication.be_late()
+        await self.authentication.delay_refusal()
         refused.body = refused.text()
         return refused
 

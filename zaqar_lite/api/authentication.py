@@ -48,7 +48,7 @@ class RequestAuthentication:
     def refuses(self, request: Request) -> Response | None:
         """Answer a guess from an address of which too many failed; None for any other request.
 
-        Only its credential is read. Call `be_late` before you send the answer.
+        Only its credential is read. Call `delay_refusal` before you send the answer.
         """
         address = request.address
         if not self.identity.has_failed(address) or request.path in OPEN_PATHS:
@@ -60,9 +60,9 @@ class RequestAuthentication:
         error = self._unauthorized(wrong=True) if isinstance(why, Unauthenticated) else why
         return to_response(error, invalid_title=INVALID_REQUEST, request_id=request.request_id)
 
-    async def be_late(self) -> None:
+    async def delay_refusal(self) -> None:
         """Delay such an answer."""
-        await self.identity.be_late()
+        await self.identity.delay_refusal()
 
     async def admit(self, request: Request) -> None:
         """Fill in the principal of a request, and its project as X-Project-ID.

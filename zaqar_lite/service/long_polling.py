@@ -163,7 +163,7 @@ class LongPolling:
             TooMany: too many wait already, of this project or in this process.
             QuotaReached: as many wait as the project's quota allows.
         """
-        await self._sit(queue.project)
+        await self._take_permit(queue.project)
         line = self._lines.setdefault(queue, _Line(queue))
         waiter = Waiter(self, line, reads=reads)
         gone.add_done_callback(lambda _: waiter.wake())
@@ -201,7 +201,7 @@ class LongPolling:
             asks = True
         return None
 
-    async def _sit(self, project: str) -> None:
+    async def _take_permit(self, project: str) -> None:
         if self.limit.count_of(project) >= self.most_per_project:
             raise TooMany(
                 f"{self.most_per_project} requests of this project wait already: let one request "

@@ -119,8 +119,8 @@ class Authenticator:
     def __init__(self, providers: Sequence[Provider], max_failed: int, clock: Clock) -> None:
         self._providers = providers
         self._failures = LoginThrottle(max_failed)
-        self._pace = LookupLimits(max_failed)
-        self._together = LoginThrottle(max_failed * _ADDRESSES)
+        self._lookups = LookupLimits(max_failed)
+        self._all_failures = LoginThrottle(max_failed * _ADDRESSES)
         self._last_at = float("-inf")
         self._clock = clock
         self._cache: Cache[bytes, _Entry] = Cache(_MAX_CACHED)
@@ -151,17 +151,17 @@ class Authenticator:
         try:
             return await self._identify(credential, address)
         except (Unauthenticated, TooMany):
-            if address and self._failures.lack(address):
-                await self.be_late()
+            if address and self._failures.wait_of(address):
+                await self.delay_refusal()
             raise
 
     def refuses(self, address: str, credential: Credential) -> Unauthenticated | TooMany | None:
         """Why a credential is refused without asking a provider; None where it is not.
 
         It is where its address, or all addresses together, failed too often, unless it was good
-        before. Such a guess costs next to nothing. Call `be_late` before you answer.
+        before. Such a guess costs next to nothing. Call `delay_refusal` before you answer.
         """
-        wait = max(self._failures.lack(address), self._together.lack(_EVERYBODY))
+        wait = max(self._failures.wait_of(address), self._all_failures.wait_of(_EVERYBODY))
         if not wait:
             return None
         entry = self._cache.get(credential.digest)
@@ -178,10 +178,10 @@ class Authenticator:
     async def slow_down(self, address: str) -> None:
         """Note that a signature from an address was wrong; delay its refusal like any other."""
         self._wrong("a signature is wrong", address)
-        if address and self._failures.lack(address):
-            await self.be_late()
+        if address and self._failures.wait_of(address):
+            await self.delay_refusal()
 
-    async def be_late(self) -> None:
+    async def delay_refusal(self) -> None:
         """Delay a refusal, unless too many are delayed already."""
         now = asyncio.get_running_loop().time()
         turn_at = max(self._last_at + 1 / _LATE_A_SECOND, now + SLOWED)
@@ -208,7 +208,7 @@ class Authenticator:
             return await self._look(digest, provider, credential, None)
         if provider.is_remote:
             try:
-                return await self._look(digest, provider, credential, self._pace.turn(address))
+                return await self._look(digest, provider, credential, self._lookups.turn(address))
             except Unauthenticated as exc:
                 raise self._wrong(str(exc), address) from None
         wait = self._failures.take(address)
@@ -217,7 +217,7 @@ class Authenticator:
         try:
             principal = await self._look(digest, provider, credential, None)
         except Unauthenticated:
-            self._together.take(_EVERYBODY)
+            self._all_failures.take(_EVERYBODY)
             raise
         except BaseException:
             self._failures.give_back(address)  # it was not the credential that failed
@@ -232,7 +232,7 @@ class Authenticator:
         """Note that a credential was wrong."""
         if address:
             self._failures.take(address)
-            self._together.take(_EVERYBODY)
+            self._all_failures.take(_EVERYBODY)
         return Unauthenticated(why)
 
     async def _look(

@@ -260,7 +260,7 @@ class Keys:
             raise Invalid("A key that is bound to no project can be disabled, not deleted.")
         await self._remove(key)
 
-    async def adopt(self, text: str) -> bool:
+    async def register(self, text: str) -> bool:
         """Make the key of this text an operator's that may do everything, unless its id is known.
 
         Answers whether it was made. Two processes may do it at once.
@@ -385,7 +385,7 @@ class AdminKey:
         if is_open:
             logger.warning("others may read the admin key in %s: chmod 600 it", self._path)
         try:
-            made = await self._keys.adopt(text)
+            made = await self._keys.register(text)
         except Invalid as exc:
             raise ConfigurationError(f"admin_key_file: {self._path}: {exc}.") from None
         if made:

@@ -38,11 +38,11 @@ class LoginThrottle:
         site, left, now = self._look(address)
         if left >= 1:
             self._keep(site, left - 1, now)
-        return self._lack(left)
+        return self._wait_for(left)
 
-    def lack(self, address: str) -> float:
+    def wait_of(self, address: str) -> float:
         """How many seconds to wait for a token; 0 where one is there."""
-        return self._lack(self._look(address)[1])
+        return self._wait_for(self._look(address)[1])
 
     def has_failed(self, address: str) -> bool:
         """Tell whether the address took a token lately, and did not give it back."""
@@ -54,7 +54,7 @@ class LoginThrottle:
         site, left, now = self._look(address)
         self._keep(site, min(left + 1, self._most), now)
 
-    def _lack(self, left: float) -> float:
+    def _wait_for(self, left: float) -> float:
         return max(0.0, (1 - left) / self._rate)
 
     def _look(self, address: str) -> tuple[str, float, float]:
