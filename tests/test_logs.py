@@ -27,7 +27,7 @@ LINE_ENDS = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
 def record(message: str, **fields: object) -> logging.LogRecord:
     """A record of the access log."""
     made = logging.LogRecord("zaqar_lite", logging.INFO, "", 0, message, (), None)
-    made.__dict__.update(fields)
+    made.fields = fields
     return made
 
 

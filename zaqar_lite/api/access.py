@@ -42,4 +42,4 @@ def log_request(request: Request, status: int, seconds: float, *, every: bool) -
     trace = _TRACE.fullmatch(request.headers.get(b"traceparent", b""))
     if trace is not None:
         fields["trace_id"], fields["span_id"] = trace[1].decode(), trace[2].decode()
-    logger.log(level, text, extra=fields)
+    logger.log(level, text, extra={"fields": fields})

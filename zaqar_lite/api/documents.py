@@ -138,7 +138,7 @@ async def read_messages(request: Request, turns: Turns) -> Sequence[Draft]:
     try:
         messages = _decode_post(body).messages
     except (msgspec.ValidationError, msgspec.DecodeError) as exc:
-        raise _explain(document) from exc
+        raise _explain(document, exc) from exc
     if _GROUP in body:
         return [
             message if message.group is _ABSENT else _in_group(index, message)
@@ -234,7 +234,7 @@ def _holds_large_integer(body: bytes) -> bool:
     )
 
 
-def _explain(document: Any) -> Refused:  # noqa: ANN401, PLR0911 - any JSON; a reason a line
+def _explain(document: Any, error: Exception) -> Refused:  # noqa: ANN401, PLR0911 - any JSON
     """Say which field of a post is wrong, in upstream's words where it has them."""
     if not isinstance(document, dict):
         return bad_body("Document type not supported: it must be an object.")
@@ -255,31 +255,10 @@ def _explain(document: Any) -> Refused:  # noqa: ANN401, PLR0911 - any JSON; a r
                     _integer(name, message[name], where)
         except Refused as exc:
             return exc
-        for name, problem in (
-            ("idempotency_key", _not_text(message, "idempotency_key")),
-            ("group", _not_text(message, "group")),
-            ("deliver_at", _not_text(message, "deliver_at")),
-            ("headers", _not_headers(message)),
-        ):
-            if problem:
-                return bad_body(f'The value of the "{name}" field must be {problem}{where}.')
-    # The last of two equal names is looked at here, and the first one was wrong.
-    return bad_body(
-        "The document has a field twice, and its first value is of the wrong type: give it once."
-    )
+    return bad_body(_MALFORMED.format(error))
 
 
 def _integer(name: str, value: Any, where: str) -> int:  # noqa: ANN401 - any JSON
     if not isinstance(value, int) or isinstance(value, bool):
         raise bad_body(f'The value of the "{name}" field must be a int{where}.')
     return value
-
-
-def _not_text(message: Mapping[str, Any], name: str) -> str:
-    return "" if isinstance(message.get(name, ""), str) else "a string"
-
-
-def _not_headers(message: Mapping[str, Any]) -> str:
-    headers = message.get("headers", {})
-    good = isinstance(headers, dict) and all(isinstance(value, str) for value in headers.values())
-    return "" if good else "an object of strings"

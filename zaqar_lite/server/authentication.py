@@ -42,7 +42,9 @@ def authentication(
         if name == "jwt":
             providers.append(_tokens(settings))
         elif name == "keystone":
-            server = _keystone_server(settings)
+            from zaqar_lite.server.identity_servers import KeystoneServer  # noqa: PLC0415 - its library takes long
+
+            server = KeystoneServer(settings.keystone_url or "", ca_file=settings.keystone_ca_file)
             connections.append(server)
             keystone = _keystone(settings, server)
             providers.append(keystone)
@@ -75,15 +77,6 @@ def trusted_proxies(settings: Settings) -> TrustedProxies | None:
         networks=networks,
         secrets=comma_list(settings.gateway_secret or ""),
         names=frozenset(comma_list(settings.gateway_names)),
-    )
-
-
-def _keystone_server(settings: Settings) -> "KeystoneServer":
-    from zaqar_lite.server.identity_servers import KeystoneServer  # noqa: PLC0415 - its library takes long
-
-    return KeystoneServer(
-        settings.keystone_url or "",
-        ca_file=settings.keystone_ca_file,
     )
 
 

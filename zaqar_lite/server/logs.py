@@ -16,21 +16,6 @@ from zaqar_lite.settings import Settings
 if TYPE_CHECKING:
     from zaqar_lite.api.tracing import RequestTraces
 
-_ACCESS_FIELDS = (
-    "request_id",
-    "method",
-    "path",
-    "route",
-    "project",
-    "queue",
-    "client",
-    "status",
-    "milliseconds",
-    "caller_request_id",
-    "trace_id",
-    "span_id",
-)
-
 _UNPRINTED = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069]")
 """Characters that end a line, control a terminal, or change the direction of text."""
 
@@ -51,9 +36,7 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        for name in _ACCESS_FIELDS:
-            if hasattr(record, name):
-                line[name] = getattr(record, name)
+        line.update(getattr(record, "fields", {}))
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return escaped(json.dumps(line, ensure_ascii=False))
@@ -65,7 +48,7 @@ class AccessFormatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         """Render the line."""
         fields = " ".join(
-            f"{name}={getattr(record, name)}" for name in _ACCESS_FIELDS if hasattr(record, name)
+            f"{name}={value}" for name, value in getattr(record, "fields", {}).items()
         )
         return escaped(f"{super().formatMessage(record)} {fields}".rstrip())
 

@@ -1,5 +1,6 @@
 """The part of the composition root that is about stores: the server's own, and its pools."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from zaqar_lite.domain.clock import Clock
@@ -82,13 +83,7 @@ def _pooling(
         messages, _ = create_stores(
             pool.uri,
             clock=clock,
-            options=StoreOptions(
-                options.idempotency_window_ms,
-                options.max_idempotency_keys,
-                options.max_messages,
-                options.workers,
-                own,
-            ),
+            options=replace(options, extra=own),
         )
         return messages
 
