@@ -179,7 +179,7 @@ async def test_a_limit_ends_a_job(api: Api) -> None:
 
 async def test_slow_jobs_of_a_project_leave_places_for_others(api: Api) -> None:
     delay = {"_default_message_delay": 600}
-    many = {"messages": [{"body": n} for n in range(20)]}
+    many = {"messages": [{"body": n} for n in range(100)]}
 
     async def begin(queue: str, project: str, **order: int) -> str:
         path = f"/v2/queues/{queue}"
@@ -195,7 +195,7 @@ async def test_slow_jobs_of_a_project_leave_places_for_others(api: Api) -> None:
     path = await begin("quick", "modest")
     is_over = operator.itemgetter("ended")
     job = await api.until(path, is_over, x_project_id="modest")
-    assert (job["state"], job["done"]) == ("completed", 20)
+    assert (job["state"], job["done"]) == ("completed", 100)
 
 
 async def test_a_limit_ends_an_act_on_a_few(api: Api) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.api.conftest import Api, MakeApi, bearer, claim_id_of
+from tests.waiting import until
 from zaqar_lite.api import access, application
 from zaqar_lite.service.metrics import queue_depths as census
 from zaqar_lite.service.metrics.shared_counters import LATENESS
@@ -176,8 +177,16 @@ async def test_shows_few_queues_by_name_and_those_that_ask_for_it(
             await api.call("PUT", f"/v2/queues/{name}", metadata)
             await api.call("POST", f"/v2/queues/{name}/messages", {"messages": [{"body": 1}]})
             api.advance(10)
-        found = await counted(api, ready_messages=4, counted_queues=4)
-        assert {name for name in "abcd" if _of(name) in found} == {"a", "b", "d"}
+        await api.call("PUT", "", {"_dead_letter_queue": "letters"})
+        await api.post({"body": 1})
+        (message,) = await api.claim()
+        await settle(api, message, {"dead": True})
+
+        async def shown() -> set[str]:
+            found = await scrape(api)
+            return {name for name in ("a", "b", "c", "d", "letters") if _of(name) in found}
+
+        await until(shown, {"a", "b", "d", "letters"}.__eq__)
         one = await scrape(api, "/metrics/queues?project=demo&name=c")
         assert one[_of("c")] == 1
         assert 20 <= one[_of("c", "oldest_ready_message_age_seconds", "")] < 40

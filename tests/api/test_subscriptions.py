@@ -216,6 +216,14 @@ async def test_a_change_keeps_what_is_left_of_the_ttl(api: Api) -> None:
     assert await listed(api) == []
 
 
+async def test_a_longer_ttl_keeps_its_subscriber_there_once(api: Api) -> None:
+    made = await subscribe(api, ttl=60)
+    await api.expect(204, "PATCH", f"subscriptions/{made}", {"ttl": 600})
+    api.advance(100)
+    again = await api.call("POST", "subscriptions", {"subscriber": URL})
+    assert again.json() == {"subscription_id": made}
+
+
 async def test_outlives_its_queue_and_goes_with_a_purge(api: Api) -> None:
     await subscribe(api)
     await api.expect(204, "DELETE", "")

@@ -158,4 +158,19 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "_LARGE = 16_384",
         "16385",
     ): "From which size on a payload is signed in a turn of its own.",
+    (
+        "zaqar_lite/service/identity/trusts.py",
+        "if status not in (204, 404):",
+        "in",
+    ): "Whether a line is logged when Keystone ends no trust, or ends one.",
+    (
+        "zaqar_lite/service/pooling/pools.py",
+        "if time.monotonic() - self._read_at >= FRESH:",
+        ">",
+    ): "A measured time that is the bound to the last bit of a float.",
+    (
+        "zaqar_lite/service/delivery/outbox.py",
+        "LEAD_MS = 500",
+        "501",
+    ): "How long before its instant a delivery is taken; it then waits for it.",
 }

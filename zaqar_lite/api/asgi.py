@@ -24,7 +24,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 Answer = Callable[[Request], Coroutine[Any, Any, Response]]
 
-NO_CONTENT_STATUSES = (204, 304)
+NO_CONTENT = 204
 """Statuses whose answers have no Content-Length, as they have no body."""
 _LARGEST_FORM = 4_194_304
 """Bytes of a body for another application, which are all read before it is asked."""
@@ -35,7 +35,7 @@ def _header_list(request: Request, response: Response) -> list[tuple[bytes, byte
     headers = [(b"x-openstack-request-id", request.request_id.encode())]
     if response.body or response.stream is not None:
         headers.append((b"content-type", response.media_type))
-    if response.stream is None and response.status not in NO_CONTENT_STATUSES:
+    if response.stream is None and response.status != NO_CONTENT:
         headers.append((b"content-length", b"%d" % len(response.body)))
     headers.extend(response.headers)
     return headers

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import httptools
 
-from zaqar_lite.api.asgi import NO_CONTENT_STATUSES
+from zaqar_lite.api.asgi import NO_CONTENT
 from zaqar_lite.api.request import FIRST_DIGITS, Head, Request, Response
 
 
@@ -257,7 +257,7 @@ def encode_response(request: Request, response: Response, more: bytes, *, closes
         lines += b"content-type: %b\r\n%b" % (response.media_type, _CHUNKED)
     elif body:
         lines += b"content-type: %b\r\ncontent-length: %d\r\n" % (response.media_type, len(body))
-    elif response.status not in NO_CONTENT_STATUSES:
+    elif response.status != NO_CONTENT:
         lines += b"content-length: 0\r\n"
     return b"%b%b%b%012x\r\n%b\r\n%b" % (
         _STATUS_LINES[response.status],
