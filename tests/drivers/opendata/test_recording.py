@@ -278,13 +278,7 @@ async def test_a_batch_that_failed_is_undone_and_the_store_goes_on(store: Store)
     later = asyncio.create_task(store.post("refused as well"))
     results = await asyncio.gather(*tasks, reader, later, return_exceptions=True)
     assert all(isinstance(one, Unavailable) for one in results)
-    while True:
-        try:
-            await store.post("after")
-        except Unavailable:
-            await asyncio.sleep(0.01)
-        else:
-            break
+    await post_when_open(store, "after")
     assert await store.bodies() == ["stored", "after"]
     record = await store.management.get_record("kind", "p", "n")
     assert record is not None
@@ -303,17 +297,22 @@ async def test_a_value_that_no_record_holds_does_not_poison_what_comes_after(sto
     assert await store.bodies() == ["after"]
 
 
+@pytest.mark.parametrize(
+    ("module", "name"), [(recorder, "encode_page"), (records, "encode_payload")]
+)
 async def test_a_batch_that_a_bug_undoes_leaves_the_next_one_recorded(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch, module: object, name: str
 ) -> None:
+    """Before the tables have committed it, or after that, when they are filled anew."""
+
     def fail(*_: object) -> bytes:
         monkeypatch.undo()
         raise RuntimeError("planted")
 
-    monkeypatch.setattr(recorder, "encode_page", fail)
-    with pytest.raises(Unavailable):
+    monkeypatch.setattr(module, name, fail)
+    with pytest.raises(Unavailable, match="can't write this"):
         await store.post("refused")
-    await store.post("after")
+    await post_when_open(store, "after")
     await check_database(store.db)
     await store.restart()
     assert await store.bodies() == ["after"]
@@ -391,9 +390,14 @@ async def fail_once(store: Store) -> None:
     setattr(store.db.engine, "commit", fail)  # noqa: B010 - as above
     with pytest.raises(Unavailable):
         await store.post("refused")
+    await post_when_open(store, "after")
+
+
+async def post_when_open(store: Store, text: str) -> None:
+    """Post as soon as the store takes it again."""
     while True:
         try:
-            await store.post("after")
+            await store.post(text)
         except Unavailable:
             await asyncio.sleep(0.01)
         else:

@@ -2,8 +2,9 @@
 
 The tables lie in a temporary database, which is made anew at each start; SQLite keeps what its
 cache can't hold in a file of its own. Before a batch is committed there, `recorder.py` encodes what
-it changed; then the engine makes these records durable, and the batch is answered. Where that
-fails, the tables are filled again from the records that are stored.
+it must read there of the changes, and the rest after it; then the engine makes these records
+durable, and the batch is answered. Where that fails, the tables are filled again from the records
+that are stored.
 """
 
 import asyncio
@@ -17,14 +18,14 @@ import apsw
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.domain.models import StoreOptions
-from zaqar_lite.storage.opendata.engine import Batch, Unreadable
+from zaqar_lite.storage.opendata.engine import Unreadable
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.bookkeeping import BLOCK, STATE
 from zaqar_lite.storage.opendata.ids import Ids
 from zaqar_lite.storage.opendata.loading import Loading
 from zaqar_lite.storage.opendata.opening import read_own
 from zaqar_lite.storage.opendata.pages import SCHEMA
-from zaqar_lite.storage.opendata.recorder import Recorder
+from zaqar_lite.storage.opendata.recorder import Encoding, Recorder
 from zaqar_lite.storage.opendata.routing import replay
 from zaqar_lite.storage.sql import batches, database
 from zaqar_lite.storage.sql.place import InRam, connect, make_tables
@@ -69,7 +70,7 @@ class Database(database.Database):
         self.damages: Sequence[str] = ()
         """What can't be read of payloads and of the metadata log."""
         self._block_end = self._next_end = 0
-        self._batch_of_records = Batch({}, ())
+        self._encoding: Encoding | None = None
         self._recorder: Recorder | None = None
         self._loading: Loading | None = None
         self._replaying = asyncio.Lock()
@@ -258,7 +259,7 @@ class Database(database.Database):
                 encoding.puts[keys.ID_BLOCK] = encoding.puts[keys.LOG_BLOCK] = block
             routed = self._position + 1 if self._loading is None else self._loading.routed
             encoding.puts[keys.STATE] = STATE.encode(routed, self.clock.now_ms(), self.ids.secret)
-            self._batch_of_records = encoding.batch
+            self._encoding = encoding
 
     def _commit(self) -> batches.Batch | None:
         try:
@@ -270,5 +271,13 @@ class Database(database.Database):
 
     async def _make_durable(self, *, restarts: bool) -> None:
         del restarts  # there is no log of SQLite
-        await self.engine.commit(self._batch_of_records)
+        encoding, self._encoding = self._encoding, None
+        if encoding is None:
+            raise Unavailable("The store is closed.")
+        try:
+            batch = await encoding.finish()
+        except Exception as exc:  # a bug: the tables are to be what is stored
+            logger.exception("a batch can't be written")
+            raise Unavailable("The store can't write this; try again.") from exc
+        await self.engine.commit(batch)
         self._block_end = self._next_end

@@ -30,7 +30,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import QueueRecord, QueueRef
 from zaqar_lite.storage.opendata.engine import Batch
-from zaqar_lite.storage.opendata.format import MAX_U16, bookkeeping, keys, records
+from zaqar_lite.storage.opendata.format import MAX_U16, CodecError, bookkeeping, keys, records
 from zaqar_lite.storage.opendata.format.active import Extra, encode_active, encode_extra
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.ids import Ids, number_in
@@ -50,6 +50,7 @@ KINDS = (b"m", b"b")
 _TABLES = (
     "body", "entry", "attempts", "claim", "idempotency", "history", "queue", "record", "unrouted",
 )  # fmt: skip
+_MOST_HEADERS = 0xFF
 _TURN = 0.004
 """Seconds after which encoding lets the event loop run."""
 _WHO = """SELECT e.position, e.body, e.id, e.state, e.failures, e.last_end, e.is_shared, e.moved,
@@ -110,11 +111,14 @@ class Recorder:
             self._session.close()
             self._session = None
 
-    async def encode(self) -> "_Encoding":
-        """Encode what has changed; no statement of an operation may run meanwhile."""
+    async def encode(self) -> "Encoding":
+        """Encode what has changed, as far as the tables are read for it.
+
+        No statement of an operation may run meanwhile.
+        """
         if self._session is None:
             raise Unavailable("The store is closed.")
-        encoding = _Encoding(self)
+        encoding = Encoding(self)
         changeset = self._session.changeset()
         self.close()  # the rows of queues are still to be written, and need no record
         try:
@@ -126,7 +130,7 @@ class Recorder:
         return encoding
 
 
-class _Encoding:
+class Encoding:
     """The changes of one batch."""
 
     def __init__(self, recorder: Recorder) -> None:
@@ -141,12 +145,8 @@ class _Encoding:
         self._changed: dict[str, list[tuple[Row, Row]]] = {table: [] for table in _TABLES}
         self._before: dict[bytes, bytes] = {}
         self._raws: dict[int, bytes] = {}
+        self._posted: dict[int, tuple[Row, tuple[int, bytes]]] = {}
         self._until = 0.0
-
-    @property
-    def batch(self) -> Batch:
-        """The changes for the engine."""
-        return Batch(self.puts, list(self.deletes))
 
     def put(self, key: bytes, value: bytes) -> None:
         """Write a record."""
@@ -174,14 +174,12 @@ class _Encoding:
                 self._before[row[0]] = row[1]
 
     async def encode(self) -> None:
-        """Make the records; what goes is deleted before anything is written in its place."""
+        """Make the records that the tables are read for; what goes is deleted before the rest."""
         for row in self._gone["queue"]:
             self._raws[row[8]] = self._raws[row[0]] = keys.queue_id(QueueRef(row[1], row[2]))
         for key in self._recorder.stale:
             self.delete(key)
         self._recorder.stale = []
-        async for number, *_ in self._each(self._gone["body"]):
-            self._delete_message(number)
         await self._delete_attempts()
         await self._encode_entries()
         await self._encode_rows("claim", _ID, self._claim_key, self._claim)
@@ -192,6 +190,24 @@ class _Encoding:
             self._delete_message(number)
         await self._encode_history()
         await self._encode_queues()
+
+    async def finish(self) -> Batch:
+        """Make the payloads and the entries of the log; answer all changes.
+
+        An entry that a message was posted as says when it came.
+        """
+        async for number, *_ in self._each(self._gone["body"]):
+            self._delete_message(number)
+        async for number, _, body in self._each(self._new["body"]):
+            self.put(keys.message_key(RecordType.PAYLOAD, number), records.encode_payload(body))
+            if number in self._posted:
+                row, headers = self._posted[number]
+                self.put(self._log.key(number), _metadata(row, headers))
+        for (number, *_), new in self._changed["body"]:
+            if new[2] is not apsw.no_change:
+                payload = records.encode_payload(new[2])
+                self.put(keys.message_key(RecordType.PAYLOAD, number), payload)
+        return Batch(self.puts, list(self.deletes))
 
     async def _each(self, rows: Iterable[T]) -> AsyncIterator[T]:
         """Take rows one by one, and let the event loop run when it has waited for long."""
@@ -244,6 +260,8 @@ class _Encoding:
                 ended[row[0]].add(row[1])
             if row[17]:
                 self._keep_id(row)
+            if row[1] == row[15] or row[15] not in self._posted:
+                self._posted[row[15]] = row, _headers(self._raw(row[0]).decode(), row[19], row[20])
         now = self._recorder.clock.now_ms()
         for old, new in self._changed["entry"]:
             touched[old[0]].add(old[1])
@@ -251,7 +269,6 @@ class _Encoding:
                 unrecorded[old[0], old[1]] = now
             elif new[3] is not apsw.no_change or new[12] is not apsw.no_change:
                 ended[old[0]].add(old[1])
-        await self._encode_bodies()
         async for queue, positions in self._each(ended.items()):
             self._encode_attempts(queue, sorted(positions))
         for queue, positions in touched.items():
@@ -271,30 +288,6 @@ class _Encoding:
         shown = self._ids.shown(row[2], row[1], row[15], row[16], row[17])
         if shown.is_kept:
             self.put(keys.message_key(RecordType.ADOPTED, shown.number), row[2])
-
-    async def _encode_bodies(self) -> None:
-        """Put payloads and entries of the log; an entry that a message was posted as says when."""
-        posted: dict[int, Row] = {}
-        for row in self._new["entry"]:
-            number = row[15]
-            if row[1] == number or number not in posted:
-                posted[number] = row
-        async for number, _, body in self._each(self._new["body"]):
-            self.put(keys.message_key(RecordType.PAYLOAD, number), records.encode_payload(body))
-            if number in posted:
-                self.put(self._log.key(number), self._metadata(posted[number]))
-        for old, new in self._changed["body"]:
-            if new[2] is not apsw.no_change:
-                payload = records.encode_payload(new[2])
-                self.put(keys.message_key(RecordType.PAYLOAD, old[0]), payload)
-
-    def _metadata(self, row: Row) -> bytes:
-        due, expires, created = row[5], row[7], row[9]
-        retention_s = max(1, -(-(expires - created) // 1000))  # 0 would mean for ever
-        return records.encode_posted(
-            row[15], created, due or created, retention_s,
-            *_headers(self._raw(row[0]).decode(), row[19], row[20]),
-        )  # fmt: skip
 
     def _encode_attempts(self, queue: int, positions: Sequence[int]) -> None:
         """Put who held messages, and who holds them; and the attempts that ended, one by one."""
@@ -481,7 +474,15 @@ def _headers(queue: str, client: str, own: str | None) -> tuple[int, bytes]:
         pairs.append((records.CLIENT_HEADER, client))
     if own is not None:
         pairs += json.loads(own).items()
+    if len(pairs) > _MOST_HEADERS:
+        raise CodecError(f"{len(pairs)} headers")
     return len(pairs), records.encode_headers(pairs)
+
+
+def _metadata(row: Row, headers: tuple[int, bytes]) -> bytes:
+    due, expires, created = row[5], row[7], row[9]
+    retention_s = max(1, -(-(expires - created) // 1000))  # 0 would mean for ever
+    return records.encode_posted(row[15], created, due or created, retention_s, *headers)
 
 
 def _idempotency(row: Row) -> bytes:
