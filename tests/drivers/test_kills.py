@@ -13,11 +13,12 @@ from tests.history import kill_again_and_again
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.storage.sql.place import FILE_NAME, connect
 
-pytestmark = pytest.mark.anyio
 WANTED = os.environ.get("ZAQAR_TEST_KILL_ROUNDS")
 ROUNDS = int(WANTED or ("500" if "ZAQAR_TEST_ALL" in os.environ else "4"))
+SLATEDB_ROUNDS = int(WANTED or 2)
 EACH = 50
 """Rounds of one store: the history is compared in time that grows with the square of its length."""
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180 + 6 * min(EACH, ROUNDS))]
 
 
 @pytest.mark.parametrize("first", range(0, ROUNDS, EACH))
@@ -29,8 +30,10 @@ async def test_kills_break_no_promise_of_the_sql_store(first: int, tmp_path: Pat
     left.close()
 
 
-async def test_kills_break_no_promise_of_slatedb(tmp_path: Path) -> None:
-    await kill_again_and_again(f"opendata+slatedb://{tmp_path / 'data'}", int(WANTED or 2))
+@pytest.mark.parametrize("first", range(0, SLATEDB_ROUNDS, EACH))
+async def test_kills_break_no_promise_of_slatedb(first: int, tmp_path: Path) -> None:
+    rounds = min(EACH, SLATEDB_ROUNDS - first)
+    await kill_again_and_again(f"opendata+slatedb://{tmp_path / 'data'}", rounds)
     assert damaged(tmp_path) == []  # no kill looks like damage
 
 
