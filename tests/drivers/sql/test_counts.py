@@ -4,6 +4,7 @@ What the tables must say is in `tables.py`; here it is asked in the middle of ev
 is: copies, groups, keys, dead letters, history, moves, edits, purges and drops.
 """
 
+import asyncio
 import json
 import os
 import random
@@ -19,7 +20,7 @@ from tests.drivers.sql.tables import sizes
 from tests.drivers.store import HOUR, MINUTE, SECOND
 from zaqar_lite.domain.attempts import Backoff
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import ZaqarLiteError
+from zaqar_lite.domain.errors import LimitReached, ZaqarLiteError
 from zaqar_lite.domain.groups import GROUP_HEADER
 from zaqar_lite.domain.metadata import DONE_RETENTION, FAILED_RETENTION
 from zaqar_lite.domain.models import (
@@ -279,6 +280,32 @@ async def test_time_alone_ends_everything(
             break
     await check_database(messages._db)
     assert sizes(messages._db.connection) == {}
+
+
+async def test_a_large_post_has_room_reserved_from_its_first_step_on(
+    stores: tuple[SqlMessageStore, ManagementStore, Clock],
+) -> None:
+    """Copies that come while it enters its queue do not take it, and what they may is theirs."""
+    messages, _, _ = stores
+    queue, source = REFS[0], REFS[2]
+    copied = NewMessage(b"1", HOUR, 0, copies=(Copy(queue, HOUR, 0, 100),))
+
+    async def post(ref: QueueRef, *new: NewMessage) -> bool:
+        try:
+            await messages.post(ref, new, client_id="producer", version=None)
+        except LimitReached:
+            return False
+        return True
+
+    large = asyncio.create_task(post(queue, *[NewMessage(b"1", HOUR, 0)] * 4_900))
+    while not messages._db.posting:  # noqa: ASYNC110 - the test's own poll
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)  # the first step
+    answers = await asyncio.gather(*[post(source, *[copied] * 60) for _ in range(3)])
+    assert [await large, *answers] == [True, True, False, False]
+    assert (await messages.stats(queue)).total == 4_960
+    assert await post(source, *[copied] * 40)
+    assert not await post(source, copied)
 
 
 async def test_a_purge_of_many_is_one_row_and_its_garbage_goes(tmp_path: Path) -> None:

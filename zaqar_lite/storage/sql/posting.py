@@ -1,15 +1,16 @@
 """Posting: idempotency keys, limits, and the rows of new messages, copies and outbox messages.
 
 A large post would hold up everybody: its statements the event loop, and its pages the batch that
-others wait for. So one step checks it and stores it as it is, in parts; then each part enters the
-queue in a step of its own, and in the batch that gathers then. What the first step has stored will
-be in the queue whatever happens: a post that a crash or an error cuts short is finished later.
+others wait for. So it is cut into parts. One step checks it and reserves room for it; then each
+part enters the queue in a step of its own, and in the batch that gathers then. In a file the first
+step stores the parts as they are, in the table `post`. What it has stored will be in the queue
+whatever happens: a post that a crash or an error cuts short is finished later.
 """
 
 import asyncio
 import json
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -67,15 +68,41 @@ class Plan(Struct, frozen=True):
     known: Sequence[Posted] | None = None
 
 
-class LargePost(Struct, frozen=True):
-    """A post that is stored in parts, without its messages."""
+class Head(Struct, frozen=True):
+    """What is stored of a large post beside its messages."""
 
-    number: int
     post: Post
     plan: Plan
 
 
-_decode_post = msgspec.msgpack.Decoder(LargePost).decode
+class LargePost:
+    """A post that enters its queue in parts.
+
+    `number` is its number in the table `post`, 0 where it is not there; `parts` are those that have
+    not entered yet, `ids` those of the messages that have, and `reserved` is the room for the rest.
+    """
+
+    def __init__(self, head: Head, parts: Iterable[Sequence[NewMessage]], number: int = 0) -> None:
+        self.head = head
+        self.parts = deque(parts)
+        self.number = number
+        self.entered = 0
+        self.ids: list[str] = []
+        self.reserved: Counter[Queue] = Counter()
+
+    def reserve(self, queue: Queue, count: int) -> None:
+        """Keep room in a queue; a count below 0 gives some back."""
+        count = max(count, -self.reserved[queue])
+        self.reserved[queue] += count
+        queue.reserved += count
+
+    def give_back(self) -> None:
+        """Give back what is still reserved."""
+        for queue, count in list(self.reserved.items()):
+            self.reserve(queue, -count)
+
+
+_decode_head = msgspec.msgpack.Decoder(Head).decode
 _decode_part = msgspec.msgpack.Decoder(list[NewMessage]).decode
 _encode = msgspec.msgpack.encode
 
@@ -104,7 +131,7 @@ async def post(  # noqa: PLR0917 - as the seam has it
     if ref in db.posting:
         await _wait_for_large(db, ref)
     await _make_room(db, wanted)
-    if cost <= _AT_ONCE:
+    if cost <= _AT_ONCE or len(_parts(messages)) == 1:
         return await db.write(_post_at_once, wanted)
     await _wait_for_large(db, ref)
     # In a task of its own: what has begun is finished, whether or not its client is still there.
@@ -127,10 +154,8 @@ async def _take_share(db: Database, project: str, cost: int) -> None:
 async def _make_room(db: Database, wanted: Post) -> None:
     """Remove what has expired and what keys have ended, in bounded steps, where that is needed."""
     now = db.clock.now_ms()
-    await _make_room_in(db, wanted.ref, len(wanted.messages), now)
-    if wanted.brings:
-        for ref, count in _copies(wanted.messages).items():
-            await _make_room_in(db, ref, count, now)
+    for ref, count in _added(wanted, wanted.messages).items():
+        await _make_room_in(db, ref, count, now)
     if wanted.has_keys:
         await forget_keys(db, wanted.ref)
 
@@ -173,10 +198,9 @@ def _post_at_once(db: Database, wanted: Post) -> Sequence[Posted]:
 
 async def _post_in_parts(db: Database, wanted: Post) -> Sequence[Posted]:
     """Store a large post; others run in between."""
-    reserved: list[tuple[Queue, int]] = []
     large: LargePost | None = None
     try:
-        answer = await db.join(_accept, wanted, reserved)
+        answer = await db.join(_accept, wanted)
         if isinstance(answer, LargePost):
             large = answer
             with db.in_one_batch():
@@ -185,30 +209,29 @@ async def _post_in_parts(db: Database, wanted: Post) -> Sequence[Posted]:
         if db.place.syncs:
             await db.future()
     except BaseException:
-        if large is not None:
+        if large is not None and large.number:
             db.unfinished.add(large.number)
         raise
     finally:
-        for queue, count in reserved:
-            queue.reserved -= count
+        if large is not None:
+            large.give_back()
     return answer
 
 
-def _accept(
-    db: Database, wanted: Post, reserved: list[tuple[Queue, int]]
-) -> LargePost | Sequence[Posted]:
-    """Check a large post and store its parts; or answer it, where its key is known."""
+def _accept(db: Database, wanted: Post) -> LargePost | Sequence[Posted]:
+    """Check a large post, and store its parts in a file; or answer it, where its key is known."""
     _, plan = _prepare(db, wanted, db.clock.now_ms())
     if plan.known is not None:
         return plan.known
-    for ref, count in (_copies(plan.new) if wanted.brings else {}).items():
-        target = db.make_queue(ref)
-        target.reserved += count
-        reserved.append((target, count))
-    large = LargePost(db.take_number(), replace(wanted, messages=()), replace(plan, new=()))
-    parts = enumerate([large, *_parts(plan.new)])
-    rows = [(large.number, at, None if at else b"", _encode(part)) for at, part in parts]
-    db.executemany("INSERT INTO post VALUES (?, ?, ?, ?)", rows)
+    large = LargePost(Head(replace(wanted, messages=()), replace(plan, new=())), _parts(plan.new))
+    if db.place.syncs and not db.is_post_whole:
+        large.number = db.take_number()
+        parts = enumerate([large.head, *large.parts])
+        rows = [(large.number, at, None if at else b"", _encode(part)) for at, part in parts]
+        db.executemany("INSERT INTO post VALUES (?, ?, ?, ?)", rows)
+    added = [(db.make_queue(ref), count) for ref, count in _added(wanted, plan.new).items()]
+    for queue, count in added:  # nothing is refused any more
+        large.reserve(queue, count)
     return large
 
 
@@ -231,8 +254,16 @@ async def settle_posts(db: Database, ref: QueueRef) -> None:
 
 
 def _find_large(db: Database, number: int) -> LargePost | None:
-    row = db.execute("SELECT content FROM post WHERE number = ? AND part = 0", (number,)).get
-    return None if row is None else _decode_post(row)
+    select = "SELECT ids, content FROM post WHERE number = ? ORDER BY part"
+    rows = db.execute(select, (number,)).fetchall()
+    if not rows:
+        return None
+    (_, head), *parts = rows
+    left = [_decode_part(content) for ids, content in parts if ids is None]
+    large = LargePost(_decode_head(head), left, number)
+    large.entered = len(parts) - len(left)
+    large.ids = _texts_of(b"".join(ids for ids, _ in parts if ids is not None))
+    return large
 
 
 async def _finish(db: Database, large: LargePost) -> Sequence[Posted]:
@@ -242,42 +273,40 @@ async def _finish(db: Database, large: LargePost) -> Sequence[Posted]:
         Unavailable: a batch was undone meanwhile.
     """
     undone = db.undone
-    while await db.join(_enter_part, large):
+    while large.parts:
+        await db.join(_enter_part, large)
         await db.turns.wait()
         if not db.is_post_whole:
-            await _take_share(db, large.post.ref.project, _PART)
+            await _take_share(db, large.head.post.ref.project, _PART)
         if db.undone != undone:
             raise Unavailable("The store undid a part of this post; it may be stored later.")
     return await db.join(_end, large)
 
 
-def _enter_part(db: Database, large: LargePost) -> bool:
-    """Let the next part of a large post enter the queue; False where none is left."""
-    row = db.execute(
-        "SELECT part, content FROM post WHERE number = ? AND ids IS NULL ORDER BY part LIMIT 1",
-        (large.number,),
-    ).fetchone()
-    if row is None:
-        return False
-    part, content = row
-    queue = db.make_queue(large.post.ref)
-    ids = _store(db, queue, _decode_part(content), large.post, db.clock.now_us())
-    db.execute(
-        "UPDATE post SET ids = ?, content = NULL WHERE number = ? AND part = ?",
-        (bytes.fromhex("".join(ids)), large.number, part),
-    )
-    return True
+def _enter_part(db: Database, large: LargePost) -> None:
+    """Let the next part of a large post enter the queue."""
+    post, messages = large.head.post, large.parts[0]
+    ids = _store(db, db.make_queue(post.ref), messages, post, db.clock.now_us())
+    if large.number:
+        db.execute(
+            "UPDATE post SET ids = ?, content = NULL WHERE number = ? AND part = ?",
+            (bytes.fromhex("".join(ids)), large.number, large.entered + 1),
+        )
+    large.parts.popleft()
+    large.entered += 1
+    large.ids += ids
+    for ref, count in _added(post, messages).items():
+        large.reserve(db.make_queue(ref), -count)
 
 
 def _end(db: Database, large: LargePost) -> Sequence[Posted]:
     """Forget the parts of a large post, which are all in the queue, and answer for it."""
-    values = (large.number,)
-    rows = db.execute("SELECT ids FROM post WHERE number = ? ORDER BY part", values).fetchall()
-    if not rows:
-        raise Unavailable("The store undid this post, or has finished it already.")
-    db.execute("DELETE FROM post WHERE number = ?", values)
-    queue, ids = db.make_queue(large.post.ref), _texts_of(b"".join(ids for (ids,) in rows))
-    return _answer(db, queue, large.post, large.plan, ids, db.clock.now_ms())
+    if large.number:
+        db.execute("DELETE FROM post WHERE number = ?", (large.number,))
+        if not db.connection.changes():
+            raise Unavailable("The store undid this post, or has finished it already.")
+    post, plan = large.head.post, large.head.plan
+    return _answer(db, db.make_queue(post.ref), post, plan, large.ids, db.clock.now_ms())
 
 
 def _parts(messages: Sequence[NewMessage]) -> Sequence[Sequence[NewMessage]]:
@@ -294,8 +323,12 @@ def _parts(messages: Sequence[NewMessage]) -> Sequence[Sequence[NewMessage]]:
     return parts
 
 
-def _copies(messages: Sequence[NewMessage]) -> Counter[QueueRef]:
-    return Counter(copy.queue for message in messages for copy in message.copies)
+def _added(wanted: Post, messages: Sequence[NewMessage]) -> Mapping[QueueRef, int]:
+    """How many messages and copies enter which queues with messages of a post."""
+    if not wanted.brings:
+        return {wanted.ref: len(messages)}
+    copies = Counter(copy.queue for message in messages for copy in message.copies)
+    return copies + Counter({wanted.ref: len(messages)})
 
 
 def _prepare(db: Database, wanted: Post, now: int) -> tuple[Queue, Plan]:
@@ -318,13 +351,10 @@ def _prepare(db: Database, wanted: Post, now: int) -> tuple[Queue, Plan]:
         plan = _plan(db, queue, wanted.messages, now)
         _check_keys(db, queue, wanted, plan, now)
     most = db.options.max_messages
-    if queue.total + queue.reserved + len(plan.new) > most:
-        raise too_many_messages(wanted.ref, most)
-    if wanted.brings:
-        for ref, count in _copies(plan.new).items():
-            target = db.queue(ref)
-            if count + (0 if target is None else target.total + target.reserved) > most:
-                raise too_many_messages(ref, most)
+    for ref, count in _added(wanted, plan.new).items():
+        target = queue if ref == wanted.ref else db.queue(ref)
+        if count + (0 if target is None else target.total + target.reserved) > most:
+            raise too_many_messages(ref, most)
     return queue, plan
 
 
