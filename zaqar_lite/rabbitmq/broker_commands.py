@@ -7,10 +7,13 @@ import logging
 import signal
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from typing import TypeVar
+
+from aio_pika.abc import AbstractConnection
 
 from zaqar_lite.client import (
     AsyncClient,
@@ -41,6 +44,8 @@ from zaqar_lite.rabbitmq.publisher import Publisher
 from zaqar_lite.rabbitmq.relay import Relay, RelayOptions
 from zaqar_lite.rabbitmq.topology import Topology, bits_for
 
+T = TypeVar("T")
+
 
 def apply(arguments: argparse.Namespace, topology: Topology) -> int:
     """Create what is missing; over the management API each change is printed.
@@ -51,7 +56,7 @@ def apply(arguments: argparse.Namespace, topology: Topology) -> int:
         if arguments.prune:
             raise Invalid("AMQP cannot list what is extra; --prune needs --via management")
         if not arguments.dry_run:
-            asyncio.run(_declare(arguments.amqp_url, topology))
+            _connected(arguments, lambda connection: amqp.declare(connection, topology))
         say(
             f"{'would declare' if arguments.dry_run else 'declared'} "
             f"{len(topology.exchanges)} exchanges, {len(topology.queues)} queues, "
@@ -73,9 +78,16 @@ def apply(arguments: argparse.Namespace, topology: Topology) -> int:
     return 2 if left else 0
 
 
-async def _declare(url: str, topology: Topology) -> None:
-    async with amqp.connected(url) as connection:
-        await amqp.declare(connection, topology)
+def _connected(
+    arguments: argparse.Namespace, work: Callable[[AbstractConnection], Awaitable[T]]
+) -> T:
+    """Do something with a connection to the broker."""
+
+    async def run() -> T:
+        async with amqp.connected(arguments.amqp_url) as connection:
+            return await work(connection)
+
+    return asyncio.run(run())
 
 
 def verify(arguments: argparse.Namespace, topology: Topology) -> int:
@@ -95,16 +107,15 @@ def verify(arguments: argparse.Namespace, topology: Topology) -> int:
 
 def remove(arguments: argparse.Namespace, topology: Topology) -> int:
     """Delete the topology; a dry run lists the messages in it."""
-
-    async def work() -> None:
-        async with amqp.connected(arguments.amqp_url) as connection:
-            if not arguments.dry_run:
-                await amqp.remove(connection, topology, force=arguments.force)
-            else:
-                for name, count in (await amqp.waiting(connection, topology)).items():
-                    say(f"{count} messages wait in {name}")
-
-    asyncio.run(work())
+    if arguments.dry_run:
+        waits = _connected(arguments, lambda connection: amqp.waiting(connection, topology))
+        for name, count in waits.items():
+            say(f"{count} messages wait in {name}")
+    else:
+        _connected(
+            arguments,
+            lambda connection: amqp.remove(connection, topology, force=arguments.force),
+        )
     say(
         f"{'would remove' if arguments.dry_run else 'removed'} "
         f"{len(topology.exchanges)} exchanges and {len(topology.queues)} queues"
@@ -117,16 +128,12 @@ def migrate(arguments: argparse.Namespace, old: Topology) -> int:
     unit_ms = arguments.to_unit_ms or old.unit_ms
     bits = arguments.to_bits or bits_for(arguments.to_max_delay, unit_ms=unit_ms)
     new = replace(old, prefix=arguments.to_prefix, bits=bits, unit_ms=unit_ms, draining_bits=None)
-
-    async def work() -> Migrated:
-        async with amqp.connected(arguments.amqp_url) as connection:
-            if arguments.dry_run:
-                waits = await amqp.waiting(connection, old)
-                levels = {old.level_queue(level) for level in old.levels}
-                return Migrated(sum(count for name, count in waits.items() if name in levels))
-            return await move(connection, old, new)
-
-    done = asyncio.run(work())
+    if arguments.dry_run:
+        waits = _connected(arguments, lambda connection: amqp.waiting(connection, old))
+        levels = {old.level_queue(level) for level in old.levels}
+        done = Migrated(sum(count for name, count in waits.items() if name in levels))
+    else:
+        done = _connected(arguments, lambda connection: move(connection, old, new))
     say(f"{'would move' if arguments.dry_run else 'moved'} {done.moved} messages to {new.ingest}")
     if done.left:
         say(f"left: {done.left} messages without an id or due-ms, or not for {new.ingest}")
@@ -151,11 +158,8 @@ def publish(arguments: argparse.Namespace, topology: Topology) -> int:
         project=arguments.project,
     )
 
-    async def work() -> None:
-        async with (
-            amqp.connected(arguments.amqp_url) as connection,
-            Publisher(connection, topology) as publisher,
-        ):
+    async def work(connection: AbstractConnection) -> None:
+        async with Publisher(connection, topology) as publisher:
             await publisher.publish(
                 message, delay=arguments.delay, destination=arguments.destination
             )
@@ -163,20 +167,18 @@ def publish(arguments: argparse.Namespace, topology: Topology) -> int:
     if arguments.dry_run:
         say(f"would publish {message_id} to {topology.ingest} with key {key}")
     else:
-        asyncio.run(work())
+        _connected(arguments, work)
         say(message_id)
     return 0
 
 
 def cancel(arguments: argparse.Namespace, topology: Topology) -> int:
     """Cancel a waiting message."""
-
-    async def work() -> None:
-        async with amqp.connected(arguments.amqp_url) as connection:
-            await cancellations.cancel(connection, topology, arguments.message_id)
-
     if not arguments.dry_run:
-        asyncio.run(work())
+        _connected(
+            arguments,
+            lambda connection: cancellations.cancel(connection, topology, arguments.message_id),
+        )
     say(f"{'would cancel' if arguments.dry_run else 'cancelled'} {arguments.message_id}")
     return 0
 

@@ -30,7 +30,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
 from functools import cached_property
-from types import MappingProxyType
 
 from zaqar_lite.domain.errors import Invalid
 
@@ -173,7 +172,7 @@ class Exchange:
 
     name: str
     type: str = "topic"
-    arguments: Arguments = field(default_factory=lambda: MappingProxyType({}))
+    arguments: Arguments = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,8 +344,8 @@ class Topology:
     @cached_property
     def exchanges(self) -> tuple[Exchange, ...]:
         """The exchanges, in an order in which they can be declared."""
-        alternate = MappingProxyType({"alternate-exchange": self.parking})
-        ingest = alternate if self.unroutable is Unroutable.PARK else MappingProxyType({})
+        alternate = {"alternate-exchange": self.parking}
+        ingest = alternate if self.unroutable is Unroutable.PARK else {}
         return (
             Exchange(self.parking, "fanout"),
             Exchange(self.end, arguments=alternate),
@@ -365,28 +364,19 @@ class Topology:
                 "x-dead-letter-strategy": "at-least-once",
                 "x-overflow": "reject-publish",
             }
+
+        def level(i: int) -> Queue:
+            ends = {"x-message-ttl": 2**i * self.unit_ms}
+            after = {"x-dead-letter-exchange": self.level_exchange(i)}
+            return Queue(self.level_queue(i), handed_on | ends | after)
+
         # Newer brokers drop what was delivered too often; here it is parked.
-        target = {**handed_on, "x-dead-letter-exchange": self.parking}
+        target = handed_on | {"x-dead-letter-exchange": self.parking}
         return (
-            Queue(self.parking, MappingProxyType(kept)),
-            Queue(self.failed, MappingProxyType(kept)),
-            *(
-                Queue(name, MappingProxyType(target))
-                for name in dict.fromkeys(self.targets.values())
-            ),
-            *(
-                Queue(
-                    self.level_queue(i),
-                    MappingProxyType(
-                        {
-                            **handed_on,
-                            "x-message-ttl": 2**i * self.unit_ms,
-                            "x-dead-letter-exchange": self.level_exchange(i),
-                        }
-                    ),
-                )
-                for i in self.levels
-            ),
+            Queue(self.parking, kept),
+            Queue(self.failed, kept),
+            *(Queue(name, target) for name in dict.fromkeys(self.targets.values())),
+            *map(level, self.levels),
         )
 
     @cached_property
