@@ -141,7 +141,7 @@ class Application:
         gateway = None if self.proxies is None else self.proxies.check
         either = (self.checks.check_headers, gateway)
         self._before_dialect = tuple(one for one in either if one is not None)
-        self._of_dialect = {route: self._checks_of_dialect(route) for route in self._others}
+        self._of_dialect = {one.name: self._checks_of_dialect(one) for one in self._others}
         for template, node in self.tree.nodes.items():
             node.otherwise = self._checks_of(template, node, None)
             for method, route in node.routes.items():
@@ -296,7 +296,7 @@ class Application:
             if (waits := check(request)) is not None:
                 await waits
         if dialect is not None:
-            checks = self._of_dialect[dialect.find(request)]
+            checks = self._of_dialect[dialect.find(request).name]
         elif checks is None:
             node = self._find(request)
             if request.method == "OPTIONS":

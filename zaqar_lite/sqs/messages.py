@@ -3,6 +3,7 @@
 What is done to one message is done as in a batch of one, of which the only outcome is answered.
 """
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -251,10 +252,14 @@ class MessageOperations:
                 except SqsError as error:
                     read[at] = error
         outcomes: dict[Receipt, Outcome] = {}
-        for claim_id, settlements in claims.items():
+
+        async def settle(claim_id: str, settlements: dict[str, Settlement]) -> None:
             done_so = await self.claims.settle(queue, claim_id, list(settlements.values()))
             for message_id, outcome in zip(settlements, done_so, strict=True):
                 outcomes[message_id, claim_id] = outcome
+
+        steps = [settle(*one) for one in claims.items()]  # all become durable in one batch
+        await (steps[0] if len(steps) == 1 else asyncio.gather(*steps))
         return [one if isinstance(one, SqsError) else (one[0], outcomes[one]) for one in read]
 
 

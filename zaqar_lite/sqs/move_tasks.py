@@ -1,5 +1,6 @@
 """Move tasks: the product's jobs that redrive dead letters, as SQS's clients know them."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,19 +80,13 @@ class MoveTasks:
     @operation("jobs:cancel_redrive manage")
     async def cancel_message_move_task(self, call: Call[_CancelMessageMoveTask]) -> Response:
         """Cancel a task; what it has moved stays moved."""
-        try:
-            job_id = call.form.task_handle.partition("/")[2]
+        job_id, job = call.form.task_handle.partition("/")[2], None
+        with suppress(NotFound):
             job = await self.jobs.get(call.queue, JobAct.REDRIVE, job_id)
-        except NotFound:
-            raise _no_task() from None
-        if job.is_over():
-            raise _no_task()
+        if job is None or job.is_over():
+            raise SqsError("ResourceNotFoundException", "There is no such task running.")
         await self.jobs.cancel(call.queue, JobAct.REDRIVE, job.id)
         return done({"ApproximateNumberOfMessagesMoved": job.done})
-
-
-def _no_task() -> SqsError:
-    return SqsError("ResourceNotFoundException", "There is no such task running.")
 
 
 def _handle(call: Call[Any], job: Job) -> str:
