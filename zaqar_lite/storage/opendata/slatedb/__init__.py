@@ -290,7 +290,9 @@ class SlateDbEngine:
         except (slatedb.Error, OSError) as exc:
             reason = exc.reason if isinstance(exc, slatedb.Error.Closed) else None
             self.is_fenced = reason is slatedb.CloseReason.FENCED
-            raise self._give_up(exc) from exc
+            self._broken = f"writing to SlateDB at {self._path}: {exc}"
+            logger.error("a commit failed: %s", self._broken)
+            raise Unavailable(_BROKEN, retry_after=5, detail=self._broken) from exc
         finally:
             write.cancel()
             self.complaint = ""
@@ -309,11 +311,6 @@ class SlateDbEngine:
                 raise
             self.complaint = ": it is full, free some space"
             logger.error("a commit of SlateDB at %s waits: its disk is full", self._path)
-
-    def _give_up(self, exc: Exception) -> Unavailable:
-        self._broken = f"writing to SlateDB at {self._path}: {exc}"
-        logger.error("a commit failed: %s", self._broken)
-        return Unavailable(_BROKEN, retry_after=5, detail=self._broken)
 
     async def close(self) -> None:
         """Shut SlateDB down and let the directory go; idempotent."""
