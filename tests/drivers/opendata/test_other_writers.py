@@ -4,13 +4,20 @@ import logging
 
 import pytest
 
-from tests.drivers.opendata.rfc import encode_config, encode_metadata, encode_uri, read_config
+from tests.drivers.opendata.rfc import (
+    Config,
+    encode_config,
+    encode_metadata,
+    encode_uri,
+    read_config,
+)
 from tests.drivers.opendata.store import Store
 from tests.drivers.store import HOUR, OTHER, QUEUE, texts
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.opendata.engine import Batch
 from zaqar_lite.storage.opendata.format import array, bookkeeping, keys, records
+from zaqar_lite.storage.opendata.format.active import encode_active
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.format.records import decode_attempts
 from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
@@ -179,6 +186,23 @@ async def test_a_payload_that_is_no_json_is_refused_by_name(
     (number,) = await publish(store, [("queue", "project/queue")], payload=payload)
     assert f"message {number} of the metadata log is refused: the payload is no JSON" in caplog.text
     assert (await store.messages.stats(QUEUE)).total == 0
+
+
+async def test_queues_of_another_writer_are_named_and_left(store: Store) -> None:
+    """Their ids may be no `project/name`, and the RFC's attempts are of no queue."""
+    (own,) = await store.post("own")
+    number = int(own[:16], 16)
+    foreign = {
+        keys.queue_key(RecordType.CONFIG, b"orders"): encode_config(Config(b"", 3, 0)),
+        keys.queue_key(RecordType.ACTIVE, b"orders"): encode_active((number, 1, 0, 0, 0), ()),
+        keys.message_key(RecordType.ATTEMPTS, number): array(records.CONSUMER).encode(["a"]),
+    }
+    await store.put(foreign)
+    assert len(store.db.damages) == 2
+    assert all("queue id without a project" in damage for damage in store.db.damages)
+    assert await store.bodies() == ["own"]
+    assert await store.db.engine.get(list(foreign)) == foreign
+    await store.put({}, *foreign)
 
 
 async def test_payloads_of_no_message_are_named_and_left(store: Store) -> None:

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
 
 logger = logging.getLogger(__name__)
+_RFC_ATTEMPTS = 10
+"""The length of the RFC's own key of attempts; ours has the queue behind it."""
 _STEP = 1_000
 """Records of earlier versions that one batch deletes."""
 _Known: TypeAlias = tuple[int, str | None, str | None]
@@ -74,14 +76,9 @@ CREATE TABLE ended (
   value BLOB NOT NULL,
   PRIMARY KEY (history, number)
 ) WITHOUT ROWID, STRICT;
-CREATE TABLE consumers (
-  queue BLOB NOT NULL,
-  number INTEGER NOT NULL,
-  consumers TEXT NOT NULL,
-  PRIMARY KEY (queue, number)
-) WITHOUT ROWID, STRICT;
+CREATE INDEX by_id ON history (queue, id);
 """
-"""The metadata log, single attempts, and attempts of messages that no page has, while loading."""
+"""The metadata log, single attempts, and where a message is in a history, while loading."""
 _COUNTS = """
 UPDATE body SET holders = c.holders
   FROM (SELECT body, count(*) AS holders FROM entry GROUP BY body) c WHERE number = c.body;
@@ -157,9 +154,9 @@ class Loading:
         await self._each(RecordType.CLAIM, self._read_claim)
         await self._each(RecordType.ACTIVE, self._read_page)
         self._insert_claims()
-        await self._each(RecordType.ATTEMPTS, self._read_attempts)
         for state, kind in STATES.items():
             await self._each(kind, partial(self._read_ended, state))
+        await self._each(RecordType.ATTEMPTS, self._read_attempts)
         await self._each(RecordType.IDEMPOTENCY, self._read_key)
         await self._each(RecordType.RECORD, self._read_record)
         await self._each(RecordType.GARBAGE, self._read_garbage)
@@ -168,7 +165,7 @@ class Loading:
         await asyncio.to_thread(
             self.connection.execute,
             f"{_COUNTS} UPDATE counter SET number = ?, position = ?, version = ?, instant = ?;"
-            " DROP TABLE ended; DROP TABLE consumers; COMMIT",
+            " DROP TABLE ended; DROP INDEX by_id; COMMIT",
             (self._number, self.block_end - 1, self.block_end - 1, self.now),
         )
         if self.puts:
@@ -177,7 +174,7 @@ class Loading:
             await self.engine.commit(Batch({}, self.deletes[start : start + _STEP]))
 
     async def _each(self, kind: RecordType, read: Callable[[bytes, bytes], None]) -> None:
-        """Let every record of a type be read, but for empty pages.
+        """Let every record of a type be read, but for empty pages and another writer's queues.
 
         Raises Unreadable: one can't be.
         """
@@ -188,6 +185,8 @@ class Loading:
                 try:
                     if value != empty:
                         read(key, value)
+                except keys.ForeignQueue as exc:
+                    self._damaged(Damage(key, str(exc)))
                 except (ValueError, OverflowError) as exc:
                     raise Unreadable(Damage(key, str(exc))) from exc
 
@@ -441,14 +440,19 @@ class Loading:
             )  # fmt: skip
 
     def _read_attempts(self, key: bytes, value: bytes) -> None:
-        number, (raw, _) = keys.read_message_id(key), keys.read_queue_key(key, 10)
+        number = keys.read_message_id(key)
+        if len(key) == _RFC_ATTEMPTS:
+            return  # they are of no queue: another writer's
+        raw, _ = keys.read_queue_key(key, _RFC_ATTEMPTS)
         found = records.decode_attempts(value)
         own_id = self.kept_ids.get(number) or self.ids.of(number)
-        queue = self.queues.get(raw)
-        row = None if queue is None else self._find(queue.content, own_id)
+        queue = self.numbers_of(raw)
+        row = self._find(queue.content, own_id)
         if row is None:
-            values = (raw, number, json.dumps(found.consumers))
-            self.connection.execute("INSERT OR IGNORE INTO consumers VALUES (?, ?, ?)", values)
+            self.connection.execute(
+                "UPDATE history SET consumers = ? WHERE queue = ? AND id = ?",
+                (json.dumps(found.consumers), queue.own, self.ids.of(number)),
+            )
             return
         content, position, state, body = row
         ended: list[Any] = self.connection.execute(
@@ -486,21 +490,18 @@ class Loading:
 
     def _read_ended(self, state: str, key: bytes, value: bytes) -> None:
         raw, rest = keys.read_queue_key(key)
-        number, queue = keys.read_page(rest), self.numbers_of(raw).own
+        page, queue = keys.read_page(rest), self.numbers_of(raw).own
         (listed,) = records.ENDED.decode(value)
         last = self.connection.execute(
             "SELECT max(number) FROM history WHERE queue = ? AND state = ?", (queue, state)
         ).get
         first = 1 + (last or 0)
-        rows = []
-        for at, (message_id, ended_at, attempts) in enumerate(listed, first):
-            consumers = self.connection.execute(
-                "SELECT consumers FROM consumers WHERE queue = ? AND number = ?", (raw, message_id)
-            ).get
-            own_id = self.ids.of(message_id)
-            rows.append((queue, state, at, own_id, ended_at, attempts, consumers or "[]"))
+        rows = [
+            (queue, state, at, self.ids.of(number), ended_at, attempts, "[]")
+            for at, (number, ended_at, attempts) in enumerate(listed, first)
+        ]
         self.connection.executemany("INSERT INTO history VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
-        values = (STATES[state].value, queue, first, number or 0)
+        values = (STATES[state].value, queue, first, page or 0)
         self.connection.execute("INSERT INTO page VALUES (?, ?, ?, ?)", values)
 
     def _read_key(self, key: bytes, value: bytes) -> None:

@@ -85,14 +85,18 @@ def queue_id(ref: QueueRef) -> bytes:
     return f"{ref.project}/{ref.name}".encode()
 
 
+class ForeignQueue(CodecError):
+    """A queue's id that is no `project/name`: it is another writer's."""
+
+
 def read_queue_id(raw: bytes) -> QueueRef:
-    """Read a queue's id. Raises CodecError: no `project/name`."""
+    """Read a queue's id. Raises ForeignQueue: no `project/name`."""
     try:
         project, slash, name = raw.decode().rpartition("/")
     except UnicodeDecodeError as exc:
-        raise CodecError(f"queue id that is no UTF-8: {raw.hex()}") from exc
+        raise ForeignQueue(f"queue id that is no UTF-8: {raw.hex()}") from exc
     if not slash:
-        raise CodecError(f"queue id without a project: {raw!r}")
+        raise ForeignQueue(f"queue id without a project: {raw!r}")
     return QueueRef(project, name)
 
 
