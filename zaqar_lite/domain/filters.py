@@ -29,6 +29,7 @@ from typing import Any, Generic, NamedTuple, NoReturn, TypeAlias, TypeVar
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.limits import INT64_MAX, INT64_MIN
 from zaqar_lite.domain.models import DEFAULT_PRIORITY
+from zaqar_lite.domain.patterns import Pattern, Wildcard
 
 MAX_TEXT = 65_536
 """Bytes of a filter's text."""
@@ -219,49 +220,31 @@ def _number(text: str | None) -> int | None:
 
 
 _PLACES_IN_A_STEP = 32
+_WILDCARDS = {"%": Wildcard.MANY, "_": Wildcard.ONE}
 
 
-def _like(name: str, pattern: str, escape: str) -> Filter:
-    """The header has the form of `pattern`; `escape` is one character, or empty.
-
-    It is matched with a set of reached places, one bit each, moved on once a character: linear in
-    the header whatever the pattern is. A search with backtracking would not be.
-    """
-    masks: dict[str, int] = {}
-    anywhere = stay = 0
-    place = 0
-    characters = iter(pattern)
-    for character in characters:
-        if escape and character == escape:
-            literal = next(characters, escape)
-        elif character == "%":
-            stay |= 1 << place
-            continue
-        elif character == "_":
-            anywhere |= 1 << place
-            place += 1
-            continue
-        else:
-            literal = character
-        masks[literal] = masks.get(literal, 0) | 1 << place
-        place += 1
-    final = 1 << place
-
-    steps = 1 + len(pattern) // _PLACES_IN_A_STEP
+def _like(name: str, text: str, escape: str) -> Filter:
+    """The header has the form of a pattern; `escape` is one character, or empty."""
+    pattern = Pattern(_parts(text, escape))
+    steps = 1 + len(text) // _PLACES_IN_A_STEP
 
     def evaluate(headers: Headers, budget: Budget) -> Truth:
         header = headers.get(name)
         if header is None:
             return None
         budget.spend(len(header) * steps)
-        reached = 1
-        for character in header:
-            reached = (reached & (masks.get(character, 0) | anywhere)) << 1 | reached & stay
-            if not reached:
-                return False
-        return reached & final != 0
+        return pattern.matches(header)
 
     return Filter(evaluate)
+
+
+def _parts(text: str, escape: str) -> Iterator[str | Wildcard]:
+    characters = iter(text)
+    for character in characters:
+        if escape and character == escape:
+            yield next(characters, escape)
+        else:
+            yield _WILDCARDS.get(character, character)
 
 
 K = TypeVar("K", bound=Hashable)

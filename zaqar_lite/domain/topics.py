@@ -55,19 +55,6 @@ def queue_in(subscriber: str | None) -> str | None:
     return subscriber[len(QUEUE_SCHEME) :]
 
 
-def check_queue_subscriber(subscriber: str) -> None:
-    """Check a subscriber that is a queue.
-
-    Raises:
-        Invalid: what follows `queue:` is no name of a queue.
-    """
-    if not is_queue_name(queue_in(subscriber) or ""):
-        raise Invalid(
-            "A subscriber that is a queue is written queue:NAME: 1 to 64 letters, digits, '_', '-' "
-            "and '.'."
-        )
-
-
 def check_subscription(
     queue: QueueRef,
     subscriber: str | None,
@@ -86,8 +73,13 @@ def check_subscription(
             "options.ordered must be false for a topic: let a queue subscribe (queue:NAME), "
             "and an ordered subscription to that queue."
         )
-    if is_topic(queue) and queue_in(subscriber) is not None:
-        check_queue_subscriber(subscriber or "")
+    target = queue_in(subscriber)
+    if is_topic(queue) and target is not None:
+        if not is_queue_name(target):
+            raise Invalid(
+                "A subscriber that is a queue is written queue:NAME: 1 to 64 letters, digits, '_', "
+                "'-' and '.'."
+            )
     elif subscriber is not None:
         check_subscriber(subscriber, refused)
     for name in ("dead_letter_queue", "events_queue"):
