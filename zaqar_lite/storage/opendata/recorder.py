@@ -388,10 +388,10 @@ class Encoding:
 
     async def _encode_history(self) -> None:
         changed: dict[tuple[str, int], set[int]] = defaultdict(set)
-        for row in self._gone["history"]:
+        async for row in self._each(self._gone["history"]):
             changed[row[1], row[0]].add(row[2])
             self.delete(keys.attempts_key(number_in(row[3]), self._raw(row[0])))
-        for row in self._new["history"]:
+        async for row in self._each(self._new["history"]):
             changed[row[1], row[0]].add(row[2])
             consumers = tuple(json.loads(row[6]))
             if consumers:
