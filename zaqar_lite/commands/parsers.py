@@ -12,7 +12,10 @@ SHARED = "is_shared"
 
 
 class Formatter(argparse.HelpFormatter):
-    """Help in which a usage has a command's own options, and no name of a verb is too long."""
+    """Help in which a usage has a command's own options, and names have room beside their text."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=30)
 
     def add_usage(self, usage: Any, actions: Any, groups: Any, prefix: Any = None) -> None:  # noqa: ANN401
         """Add the usage."""
@@ -30,6 +33,9 @@ class Formatter(argparse.HelpFormatter):
 class Parser(argparse.ArgumentParser):
     """A parser that says in one line what is wrong with the words of a command."""
 
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - as argparse has it
+        super().__init__(**({"formatter_class": Formatter} | options))
+
     def error(self, message: str) -> NoReturn:
         """Print what is wrong and where help is, and end with exit code 2."""
         text = f"{self.prog}: {message.removeprefix('argument ')}; see {self.prog} --help\n"
@@ -41,10 +47,6 @@ class Parser(argparse.ArgumentParser):
 
         found = "".join(f"  {line}\n" for line in examples.of(self.prog))
         return super().format_help() + (f"\nexamples:\n{found}" if found else "")
-
-    def _get_formatter(self) -> argparse.HelpFormatter:
-        """Leave room for the longest names beside what they mean."""
-        return Formatter(self.prog, max_help_position=30)
 
     # The base class overloads this method; only the words that it leaves over matter here.
     def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401

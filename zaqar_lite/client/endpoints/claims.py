@@ -8,7 +8,7 @@ from zaqar_lite.client import arguments, serialization
 from zaqar_lite.client.base_client import BaseClient, chunks
 from zaqar_lite.client.calls import Call, Operation, Request, Response, bad_answer
 from zaqar_lite.client.endpoints.messages import read_messages
-from zaqar_lite.client.endpoints.requests import JSON_TYPE, large, nothing, queue_path, with_query
+from zaqar_lite.client.endpoints.requests import JSON_TYPE, large, queue_path, tell, with_query
 from zaqar_lite.client.errors import ClaimLost, Unreachable, Unsupported
 from zaqar_lite.client.long_polling import POLL, Connection
 from zaqar_lite.client.models import Held
@@ -158,15 +158,14 @@ def claim(
         details=options.details or None,
         wait=wait or None,
     )
-    body = _times(options.ttl, options.grace)
+    body = dumps(_times(options.ttl, options.grace))
     request = Request("POST", path, JSON_TYPE, body, wait, connection)
     return Call(request, read, operation=Operation("receive", "claim", queue))
 
 
 def renew(queue: str, claim_id: str, *, ttl: int = 300, grace: int = 60) -> Call[None]:
     """Let a claim last `ttl` seconds from now."""
-    request = Request("PATCH", queue_path(queue, "claims", claim_id), JSON_TYPE, _times(ttl, grace))
-    return Call(request, nothing, LOST)
+    return tell("PATCH", queue_path(queue, "claims", claim_id), _times(ttl, grace), LOST)
 
 
 def release(
@@ -178,8 +177,7 @@ def release(
     """
     wait = None if delay is None else arguments.whole("delay", delay)
     path = with_query(queue_path(queue, "claims", claim_id), delay=wait or None)
-    operation = Operation("settle", "release", queue, ids=ids)
-    return Call(Request("DELETE", path, {}), nothing, operation=operation)
+    return tell("DELETE", path, operation=Operation("settle", "release", queue, ids=ids))
 
 
 def settle(queue: str, claim_id: str, settlements: Sequence[Settlement]) -> Call[Sequence[Settled]]:
@@ -227,8 +225,5 @@ def settle_in_parts(
     return settled
 
 
-def _times(ttl: int, grace: int) -> bytes:
-    return b'{"ttl":%d,"grace":%d}' % (
-        arguments.whole("ttl", ttl),
-        arguments.whole("grace", grace),
-    )
+def _times(ttl: int, grace: int) -> dict[str, int]:
+    return {"ttl": arguments.whole("ttl", ttl), "grace": arguments.whole("grace", grace)}

@@ -17,11 +17,12 @@ from zaqar_lite.client.calls import Call, Operation, Request, Response, bad_answ
 from zaqar_lite.client.endpoints.requests import (
     JSON_TYPE,
     NO_QUEUE,
+    ask,
     id_list,
     large,
     next_marker,
-    nothing,
     queue_path,
+    tell,
     with_query,
 )
 from zaqar_lite.client.errors import (
@@ -140,8 +141,8 @@ class Messages(BaseClient):
             MessageNotFound: there is none (any more).
         """
         path = with_query(queue_path(queue, "messages", message_id), details=details or None)
-        request = Request("GET", path, {})
-        return self._exchange(Call(request, lambda r: _one(queue, r), {404: MessageNotFound}))
+        read = partial(read_message, queue)
+        return self._exchange(ask("GET", path, read, meanings={404: MessageNotFound}))
 
     @listing
     def get_messages(
@@ -401,7 +402,7 @@ def edit(
         headers["If-Match"] = f'"{if_due.isoformat()}"'
     request = Request("PATCH", path, headers, b"{" + b",".join(parts) + b"}")
     errors = {404: MessageNotFound, 409: NotDelayed, 412: DueChanged}
-    return Call(request, lambda r: _one(queue, r), errors)
+    return Call(request, lambda r: read_message(queue, serialization.json_object(r)), errors)
 
 
 def delete_message(queue: str, message_id: str, *, claim_id: str | None = None) -> Call[None]:
@@ -410,7 +411,7 @@ def delete_message(queue: str, message_id: str, *, claim_id: str | None = None) 
     path = with_query(queue_path(queue, "messages", message_id), claim_id=claim_id)
     meanings = {403: MessageClaimed} if claim_id is None else {400: ClaimLost, 403: ClaimLost}
     operation = None if claim_id is None else Operation("settle", "delete", queue, ids=[message_id])
-    return Call(Request("DELETE", path, {}), nothing, meanings, operation=operation)
+    return tell("DELETE", path, None, meanings, operation)
 
 
 def delete_messages(
@@ -439,7 +440,7 @@ def delete_messages(
         claim_ids=claims,
     )
     operation = None if claims is None else Operation("settle", "delete", queue, ids=named)
-    return Call(Request("DELETE", path, {}), nothing, {403: ClaimLost}, operation=operation)
+    return tell("DELETE", path, None, {403: ClaimLost}, operation)
 
 
 def message_pages(
@@ -496,7 +497,3 @@ def _claim_id(query: str) -> str | None:
         if name == "claim_id":
             return unquote(value)
     return None
-
-
-def _one(queue: str, response: Response) -> Message:
-    return read_message(queue, serialization.json_object(response))

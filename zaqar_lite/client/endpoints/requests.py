@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 from zaqar_lite.client.arguments import text
-from zaqar_lite.client.calls import Call, Request, Response
+from zaqar_lite.client.calls import Call, Operation, Request, Response
 from zaqar_lite.client.errors import QueueNotFound, StatusError
 from zaqar_lite.client.serialization import document, dumps, json_object, objects
 from zaqar_lite.client.steps import Page
@@ -152,9 +152,15 @@ def ask(
     return Call(request, lambda answer: read(json_object(answer)), meanings, resend=resend)
 
 
-def tell(method: str, path: str, sent: object = None) -> Call[None]:
+def tell(
+    method: str,
+    path: str,
+    sent: object = None,
+    meanings: Mapping[int, type[StatusError]] | None = None,
+    operation: Operation | None = None,
+) -> Call[None]:
     """Return a call that has no result."""
-    return Call(_request(method, path, sent), nothing)
+    return Call(_request(method, path, sent), nothing, meanings, operation=operation)
 
 
 def list_page(
