@@ -30,6 +30,7 @@ from zaqar_lite.domain.models import (
     is_delayed,
 )
 from zaqar_lite.domain.quotas import QuotaOf, unlimited
+from zaqar_lite.service.caching import Cache
 from zaqar_lite.service.metrics.queue_depths import RecentRates
 from zaqar_lite.service.policy import Policies, Policy
 from zaqar_lite.service.pooling.placement import Placements
@@ -58,7 +59,7 @@ class Queues:
 
     def __post_init__(self) -> None:
         self._alone = self.policies.checked and Capability.SHARED not in self.messages.capabilities
-        self._seen: dict[QueueRef, float] = {}
+        self._seen: Cache[QueueRef, float] = Cache(_MOST_SEEN)
         """Until when (monotonic clock) a dead-letter queue is assumed to have a record."""
         self.recent = RecentRates(self.messages)
         """What the queues that somebody looks at held in the last hour."""
@@ -154,14 +155,9 @@ class Queues:
             if known is None:
                 await self.ensure(queue)
             if not self._alone:
-                self._see(queue)
+                self._seen[queue] = monotonic() + _SEEN_FOR
         except Unavailable as exc:
             logger.warning("the dead-letter queue %r has no record: %s", queue.name, exc)
-
-    def _see(self, queue: QueueRef) -> None:
-        if len(self._seen) >= _MOST_SEEN:
-            self._seen.clear()
-        self._seen[queue] = monotonic() + _SEEN_FOR
 
     async def metadata(self, queue: QueueRef) -> dict[str, Any]:
         """The metadata of a queue with the defaults filled in, also of one that is not there."""

@@ -4,7 +4,6 @@ import asyncio
 import ipaddress
 import math
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -127,7 +126,7 @@ class LookupLimits:
 
     def __init__(self, per_minute: int) -> None:
         self._pause = 60 / per_minute
-        self._sites: OrderedDict[str, _Site] = OrderedDict()
+        self._sites: Cache[str, _Site] = Cache(_MAX_SITES)
         self._suspects = asyncio.Lock()
         self._opens_at = float("-inf")
 
@@ -197,8 +196,5 @@ class LookupLimits:
         return TooMany(what, retry_after=max(1, wait))
 
     def _site(self, name: str) -> _Site:
-        site = self._sites.setdefault(name, _Site())
-        self._sites.move_to_end(name)
-        if len(self._sites) > _MAX_SITES:
-            self._sites.popitem(last=False)
+        site = self._sites[name] = self._sites.get(name) or _Site()
         return site
