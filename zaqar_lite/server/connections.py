@@ -27,14 +27,13 @@ from zaqar_lite.server.http1 import (
     NO_UPGRADE,
     SOCKETS_ONLY,
     TOO_LARGE,
+    ClientConnection,
     RequestReader,
     ServerState,
     Upgraded,
-    address_of,
     encode_chunk,
     encode_headers,
     encode_response,
-    names_of_peer,
 )
 from zaqar_lite.server.logs import LogThrottle
 from zaqar_lite.server.sockets import SocketProtocol
@@ -85,7 +84,7 @@ def _allow_files(connections: int) -> int:
     return connections
 
 
-class HttpConnection(asyncio.Protocol):
+class HttpConnection(ClientConnection):
     """A connection: it reads requests, has them answered in their order, and writes the answers.
 
     * The head of a request may have 256 KiB. A client may pause for `read_timeout` seconds
@@ -115,10 +114,9 @@ class HttpConnection(asyncio.Protocol):
     __slots__ = (
         *("_answered_at", "_arrived", "_awaits_body", "_begun_at", "_body", "_closes"),
         *("_discarded", "_ends", "_expects", "_gone", "_head_bytes", "_heard_at", "_is_busy"),
-        *("_is_for_sockets", "_is_last", "_is_paused", "_is_whole", "_later", "_loop", "_queue"),
-        *("_read_at", "_reader", "_request", "_server", "_stops", "_timer", "_transport"),
-        *("_unparsed", "_unread_bytes", "_writable"),
-        *("address", "is_secure", "lost", "on_lost", "peer_names", "project"),
+        *("_is_for_sockets", "_is_last", "_is_paused", "_is_whole", "_later", "_queue"),
+        *("_read_at", "_reader", "_request", "_stops", "_timer"),
+        *("_unparsed", "_unread_bytes", "_writable", "is_secure"),
     )
 
     def __init__(
@@ -128,12 +126,7 @@ class HttpConnection(asyncio.Protocol):
         app_state: object = None,
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        self._server = server_state
-        self._loop = _loop or asyncio.get_running_loop()
-        self._transport: asyncio.Transport
-        self.project, self.address, self.lost = "", "", False
-        self.on_lost: Callable[[], None] = do_nothing
-        self.peer_names: frozenset[str] = frozenset()
+        super().__init__(server_state)
         self.is_secure = self._is_for_sockets = False
         self._reader: RequestReader | None = None
         self._unparsed = b""
@@ -162,13 +155,10 @@ class HttpConnection(asyncio.Protocol):
 
     # Called by the event loop, and `shutdown` by uvicorn.
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to watch the connection, or turn it away if there are too many."""
-        self._transport = transport
+        super().connection_made(transport)
         connections, most = self._server.connections, self.most
-        connections.add(self)
-        self.address = address_of(transport)
-        self.peer_names = names_of_peer(transport)
         self.is_secure = transport.get_extra_info("ssl_object") is not None
         if self.socket_port is not None:
             ours = transport.get_extra_info("sockname")
@@ -179,9 +169,9 @@ class HttpConnection(asyncio.Protocol):
             return
         logger.warning(_ALL_TAKEN, most)
         if len(connections) > most + _SPARE:
-            transport.abort()
+            self._transport.abort()
         else:
-            transport.write(FULL)
+            self._transport.write(FULL)
             self._discard()
 
     def data_received(self, data: bytes) -> None:
@@ -215,8 +205,7 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End watching, and tell everybody who waits for the client."""
-        self.lost = True
-        self._server.connections.discard(self)
+        self._leave()
         if self._timer is not None:
             self._timer.cancel()
         if self._later is not None:
@@ -227,7 +216,6 @@ class HttpConnection(asyncio.Protocol):
         for waiting in (self._gone, self._writable):
             if waiting is not None and not waiting.done():
                 waiting.set_result(None)
-        self.on_lost()
 
     def shutdown(self) -> None:
         """Close the connection, after the answer that is being made, because the server stops."""
@@ -358,9 +346,7 @@ class HttpConnection(asyncio.Protocol):
         """Hand the connection over to the protocol of WebSockets."""
         if self._timer is not None:
             self._timer.cancel()
-        self.lost = True
-        self.on_lost()
-        self._server.connections.discard(self)
+        self._leave()
         protocol = SocketProtocol(self._server)
         protocol.connection_made(self._transport)
         self._transport.set_protocol(protocol)
@@ -412,7 +398,7 @@ class HttpConnection(asyncio.Protocol):
                 self._respond(request, ended.value)
                 return
             answering = _resumed(answering, waited)
-        self._go_on(self._answer(request, answering))
+        self._start(self._answer(request, answering))
 
     async def _answer(self, request: Request, answering: Coroutine[Any, Any, Response]) -> None:
         """Wait for an answer and write it, or undo what was done for a client that has gone."""
@@ -421,13 +407,6 @@ class HttpConnection(asyncio.Protocol):
             await self._writable
         if not self._respond(request, response) and response.undo is not None:
             await response.undo()
-
-    def _go_on(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Work in a task; a stopping server waits for it."""
-        task = self._loop.create_task(work)
-        self._server.tasks.add(task)
-        task.add_done_callback(self._server.tasks.discard)
-        return task
 
     def _respond(self, request: Request, response: Response) -> bool:
         """Write an answer, or begin a stream; tell whether there is still a client."""
@@ -511,7 +490,7 @@ class HttpConnection(asyncio.Protocol):
         """Let a task write a stream; it goes on behind the request, of which nothing is kept."""
         assert response.stream is not None  # noqa: S101 - the caller has looked
         ended = response.ended or do_nothing
-        task = self._go_on(response.stream(self._write_part))
+        task = self._start(response.stream(self._write_part))
         task.add_done_callback(lambda body: self._end_stream(body, ended))
 
     def _end_stream(self, body: asyncio.Task[None], ended: Callable[[], None]) -> None:

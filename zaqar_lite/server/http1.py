@@ -2,14 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import httptools
 
 from zaqar_lite.api.asgi import NO_CONTENT
-from zaqar_lite.api.request import FIRST_DIGITS, Head, Request, Response
+from zaqar_lite.api.request import FIRST_DIGITS, Head, Request, Response, do_nothing
 
 
 class ServerState(Protocol):
@@ -24,21 +24,46 @@ class ServerState(Protocol):
     """The headers of every answer: the date. It is another list when they change."""
 
 
-def address_of(transport: asyncio.BaseTransport) -> str:
-    """Where a connection comes from; empty for a socket that has no address."""
-    peer = transport.get_extra_info("peername")
-    return str(peer[0]) if isinstance(peer, tuple) and peer else ""
+class ClientConnection(asyncio.Protocol):
+    """What a connection knows of its client, whichever protocol they speak."""
 
+    __slots__ = ("_loop", "_server", "_transport", "address", "lost", "on_lost", "peer_names",
+                 "project")  # fmt: skip
 
-def names_of_peer(transport: asyncio.BaseTransport) -> frozenset[str]:
-    """The names that the client's certificate is for, if it has shown one.
+    def __init__(self, server_state: ServerState) -> None:
+        self._server, self._loop = server_state, asyncio.get_running_loop()
+        self._transport: asyncio.Transport
+        self.project, self.address, self.lost = "", "", False
+        self.on_lost: Callable[[], None] = do_nothing
+        self.peer_names: frozenset[str] = frozenset()
+        """The names that the client's certificate is for, if it has shown one.
 
-    They are host names and URIs, not its common name.
-    """
-    secured = transport.get_extra_info("ssl_object")
-    certificate = None if secured is None else secured.getpeercert()
-    found = (certificate or {}).get("subjectAltName", ())
-    return frozenset(name for kind, name in found if kind in ("DNS", "URI"))
+        They are host names and URIs, not its common name.
+        """
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Note who the client is; a stopping server closes the connection from now on."""
+        self._transport = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername")
+        self.address = str(peer[0]) if isinstance(peer, tuple) and peer else ""
+        secured = transport.get_extra_info("ssl_object")
+        certificate = None if secured is None else secured.getpeercert()
+        found = (certificate or {}).get("subjectAltName", ())
+        self.peer_names = frozenset(name for kind, name in found if kind in ("DNS", "URI"))
+        self._server.connections.add(self)
+
+    def _leave(self) -> None:
+        """Forget the client: it has gone, or another protocol goes on with it."""
+        self.lost = True
+        self._server.connections.discard(self)
+        self.on_lost()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Work in a task; a stopping server waits for it."""
+        task = self._loop.create_task(work)
+        self._server.tasks.add(task)
+        task.add_done_callback(self._server.tasks.discard)
+        return task
 
 
 MOST_KEPT = 1_024

@@ -9,9 +9,9 @@ it whole, and closes the connection.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 from urllib.parse import unquote
 
 from websockets import http11
@@ -20,9 +20,9 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from zaqar_lite.api.request import Head, Response, do_nothing
+from zaqar_lite.api.request import Head, Response
 from zaqar_lite.api.websocket.conversation import Conversation, SocketHost
-from zaqar_lite.server.http1 import ServerState, address_of, names_of_peer
+from zaqar_lite.server.http1 import ClientConnection, ServerState
 
 MOST_DISCARDED = 16_777_216
 """Bytes of a frame that are passed over; at a larger one the parser closes the connection."""
@@ -109,7 +109,7 @@ _wire_logger.setLevel(logging.ERROR)
 _IS_BINARY = {Opcode.TEXT: False, Opcode.BINARY: True}
 
 
-class SocketProtocol(asyncio.Protocol):
+class SocketProtocol(ClientConnection):
     """A connection that began as HTTP and asked to be a WebSocket.
 
     `sockets` opens a conversation for it. A frame has at most `largest` bytes; a larger one is
@@ -125,14 +125,8 @@ class SocketProtocol(asyncio.Protocol):
     silence = 60.0
 
     def __init__(self, server_state: ServerState) -> None:
-        self.project, self.lost, self.address = "", False, ""
-        self.peer_names: frozenset[str] = frozenset()
-        self.on_lost: Callable[[], None] = do_nothing
-        self._connections = server_state.connections
-        self._tasks = server_state.tasks
-        self._loop = asyncio.get_running_loop()
+        super().__init__(server_state)
         self._wire = ServerProtocol(max_size=self.largest, logger=_wire_logger)
-        self._transport: asyncio.Transport
         self._conversation: Conversation | None = None
         self._filter = FrameFilter(self.largest)
         self._waiting: deque[tuple[bytes | Oversized, bool]] = deque()
@@ -146,12 +140,6 @@ class SocketProtocol(asyncio.Protocol):
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     # Called by the event loop and by uvicorn.
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take over a connection from HTTP."""
-        self._transport = cast("asyncio.Transport", transport)
-        self.address, self.peer_names = address_of(transport), names_of_peer(transport)
-        self._connections.add(self)
 
     def data_received(self, data: bytes) -> None:
         """Parse input, and act on each frame that is complete."""
@@ -181,14 +169,12 @@ class SocketProtocol(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the timers and end the conversation."""
-        self.lost = True
-        self._connections.discard(self)
+        self._leave()
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
         self._waiting.clear()
         self.resume_writing()
-        self.on_lost()
         if self._conversation is not None and self._task is None:
             self._start(self._conversation.end())
         self._conversation = None
@@ -310,12 +296,6 @@ class SocketProtocol(asyncio.Protocol):
             self._read(on=True)
             if self.lost:
                 await conversation.end()
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
     def _look(self) -> None:
         """Ping the client; close the connection if it is gone or has not authenticated in time."""
