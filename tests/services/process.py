@@ -1,6 +1,7 @@
 """Child processes of the test run: start, wait until ready, end, and never leave one behind."""
 
 import contextlib
+import fcntl
 import os
 import random
 import shutil
@@ -13,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn, Self
+from typing import NoReturn, Self, TextIO
 
 import pytest
 
@@ -22,7 +23,8 @@ from zaqar_lite.bench import machine
 # Below the range that the kernel hands out to outgoing connections, so that a port found free
 # stays free until the server that it was found for has bound it.
 _PORTS = range(20_000, 32_000)
-_handed_out: set[int] = set()
+_reserved: dict[int, TextIO] = {}
+"""The lock file of each port that this process was given; locked until it ends."""
 
 # Debian keeps servers here, which an ordinary user's PATH leaves out.
 SYSTEM_PATH: tuple[str, ...] = ("/usr/sbin", "/usr/local/sbin")
@@ -52,14 +54,33 @@ def find_program(name: str, package: str, *places: str) -> str:
 
 
 def free_ports(count: int) -> tuple[int, ...]:
-    """Find `count` loopback ports that nobody listens on; no port is given out twice."""
+    """Find `count` loopback ports that nobody listens on; no port is given out twice.
+
+    Not to another run on this machine either, as long as this process lives: a server that was
+    killed would not come back on a port that another one took meanwhile.
+    """
     found: list[int] = []
     while len(found) < count:
         port = random.choice(_PORTS)
-        if port not in _handed_out and not listens(port) and _can_bind(port):
-            _handed_out.add(port)
+        if _reserve(port) and not listens(port) and _can_bind(port):
             found.append(port)
     return tuple(found)
+
+
+def _reserve(port: int) -> bool:
+    """Lock a port's file; tell whether nobody had it."""
+    if port in _reserved:
+        return False
+    directory = Path(tempfile.gettempdir()) / f"zaqar-ports-{os.getuid()}"
+    directory.mkdir(exist_ok=True)
+    lock = (directory / str(port)).open("w", encoding="ascii")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        return False
+    _reserved[port] = lock
+    return True
 
 
 def free_port() -> int:
