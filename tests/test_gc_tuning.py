@@ -67,7 +67,7 @@ def test_no_collection_looks_at_all_that_is_kept(collector: Collector) -> None:
             if not len(kept) % 100_000:
                 collector.look(is_idle=False)
     assert len(looked_at) > 10
-    assert max(looked_at) < 300_000
+    assert max(looked_at) < 100_000
     with full_collections() as looked_at:
         collector.look(is_idle=True)
     assert max(looked_at) > 1_500_000, "the thorough one waits until nobody else does"
@@ -100,10 +100,12 @@ async def test_who_asks_and_who_works_is_not_idle(
 @pytest.mark.usefixtures("freezes_all")
 def test_what_was_frozen_and_freed_since_makes_no_thorough_collection(collector: Collector) -> None:
     base: list[list[object]] = [[] for _ in range(50_000)]
+    gc.collect()
     collector.look(is_idle=False)
     with full_collections() as looked_at:
         for _ in range(30):
             kept: list[list[object]] = [[] for _ in range(10_000)]
+            gc.collect()
             collector.look(is_idle=False)
             del kept
     assert len(looked_at) >= 30
@@ -116,6 +118,7 @@ def test_garbage_that_was_frozen_does_not_grow_without_bound(collector: Collecto
     bound, most = max(20_000, gc.get_freeze_count()) * 3 // 2 + 20_000, 0
     for _ in range(3 * bound // 10_000):
         kept = [Node() for _ in range(10_000)]
+        gc.collect()
         collector.look(is_idle=False)
         del kept
         most = max(most, Node.alive)
