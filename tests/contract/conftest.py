@@ -13,7 +13,6 @@ from tests.contract.stores import DriverCase, Stores, chosen_cases, run_hook
 from tests.contract.subject import QueueUnderTest
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import QueueRef, StoreOptions
-from zaqar_lite.storage.base import Listener
 from zaqar_lite.storage.sql import database
 
 
@@ -26,7 +25,6 @@ class OpenStores(Protocol):
         max_messages: int = 10_000,
         max_idempotency_keys: int = 10_000,
         idempotency_window_ms: int = 600_000,
-        listener: Listener | None = None,
     ) -> Stores:
         """Open the driver's stores with these options; a store of its own where it is a file."""
 
@@ -66,7 +64,6 @@ async def open_stores(
         max_messages: int = 10_000,
         max_idempotency_keys: int = 10_000,
         idempotency_window_ms: int = 600_000,
-        listener: Listener | None = None,
     ) -> Stores:
         options = StoreOptions(
             idempotency_window_ms=idempotency_window_ms,
@@ -76,7 +73,7 @@ async def open_stores(
         )
         # A file belongs to one store at a time; a server's URI is the same whatever the path.
         uri = case.make_uri(request, tmp_path / f"data-{len(opened)}") if opened else store_uri
-        return await Stores.open(case, uri, Clock(), options, opened, listener=listener)
+        return await Stores.open(case, uri, Clock(), options, opened)
 
     yield start
     try:

@@ -21,7 +21,7 @@ from tests.services.process import missing
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.models import Capability, StoreOptions
-from zaqar_lite.storage.base import Listener, MessageStore
+from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.registry import create_stores
 
@@ -114,13 +114,8 @@ class Stores:
         clock: Clock,
         options: StoreOptions,
         opened: list["Stores"],
-        *,
-        listener: Listener | None = None,
     ) -> Self:
-        """Open a driver's stores; without its library the test skips, or fails in CI.
-
-        `listener` hears what becomes ready; where the driver tells nothing the test skips.
-        """
+        """Open a driver's stores; without its library the test skips, or fails in CI."""
         try:
             messages, management = create_stores(uri, clock=clock, options=options)
         except ConfigurationError as exc:
@@ -128,8 +123,6 @@ class Stores:
                 missing(f"the library of the {case.name} store", str(exc))
             raise
         stores = cls(case, uri, clock, options, messages, management, opened)
-        if listener is not None:
-            messages.listen(listener)
         opened.append(stores)
         await messages.open()
         await management.open()

@@ -1,12 +1,12 @@
 """Readiness: an announcement of what became ready, and when something will be by time."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 
-from tests.contract.conftest import OpenStores
-from tests.contract.stores import Stores
 from tests.contract.subject import (
     HOUR,
     MINUTE,
@@ -34,10 +34,21 @@ class Ears:
     def __init__(self) -> None:
         self.heard: list[QueueRef] = []
         self.hastened: list[QueueRef] = []
+        self._ends: dict[QueueRef, list[Callable[[], None]]] = defaultdict(list)
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
 
-    def __call__(self, queue: QueueRef, count: int) -> None:
+    async def watch(self, *queues: QueueUnderTest) -> None:
+        """Begin to listen to what is told of queues."""
+        for queue in queues:
+            listener = partial(self._listen, queue.ref)
+            self._ends[queue.ref].append(await queue.stores.messages.watch(queue.ref, listener))
+
+    def unwatch(self, queue: QueueUnderTest) -> None:
+        """End one watch of a queue."""
+        self._ends[queue.ref].pop()()
+
+    def _listen(self, queue: QueueRef, count: int) -> None:
         assert asyncio.get_running_loop() is self._loop
         assert count >= -1
         if count:  # 0: something may be due earlier; `hastened` has it
@@ -68,20 +79,6 @@ class Ears:
 @pytest.fixture
 async def ears() -> Ears:
     return Ears()
-
-
-@pytest.fixture
-async def stores(open_stores: OpenStores, ears: Ears) -> Stores:
-    return await open_stores(listener=ears)
-
-
-async def watch(*queues: QueueUnderTest) -> None:
-    for queue in queues:
-        await queue.stores.messages.watch(queue.ref)
-
-
-async def unwatch(queue: QueueUnderTest) -> None:
-    await queue.stores.messages.unwatch(queue.ref)
 
 
 # What is announced.
@@ -157,7 +154,7 @@ async def test_what_becomes_ready_in_a_watched_queue_is_announced(
     queue: QueueUnderTest, ears: Ears, event: Event
 ) -> None:
     async def begin() -> None:
-        await watch(queue)
+        await ears.watch(queue)
 
     await event(queue, begin)
     await ears.hear(queue)
@@ -170,7 +167,7 @@ async def test_what_another_process_makes_ready_is_announced_too(
     second = queue.at(await queue.stores.second())
 
     async def begin() -> None:
-        await watch(queue)
+        await ears.watch(queue)
 
     await event(second, begin)
     if queue.stores.messages.poll_interval_ms > 1_000:
@@ -221,7 +218,7 @@ MOVES: dict[str, Callable[[QueueUnderTest, QueueUnderTest], Awaitable[None]]] = 
 async def test_a_letter_is_announced_in_its_new_queue(
     queue: QueueUnderTest, other: QueueUnderTest, ears: Ears, move: str
 ) -> None:
-    await watch(other)
+    await ears.watch(other)
     await queue.post("a")
     await MOVES[move](queue, other)
     await ears.hear(other)
@@ -233,7 +230,7 @@ async def test_a_letter_moved_by_another_process_is_announced_too(
     queue: QueueUnderTest, other: QueueUnderTest, ears: Ears
 ) -> None:
     second = await queue.stores.second()
-    await watch(other)
+    await ears.watch(other)
     await queue.post("a")
     await a_rejection(queue.at(second), other)
     if queue.stores.messages.poll_interval_ms > 1_000:
@@ -244,7 +241,7 @@ async def test_a_copy_is_announced_in_its_queue(
     queue: QueueUnderTest, other: QueueUnderTest, ears: Ears
 ) -> None:
     queue.stores.need(Capability.FAN_OUT)
-    await watch(other)
+    await ears.watch(other)
     await queue.post(new("a", copies=(Copy(other.ref, HOUR, 0, DEFAULT_PRIORITY),)))
     await ears.hear(other)
 
@@ -255,7 +252,7 @@ async def test_a_copy_is_announced_in_its_queue(
 async def test_queues_are_announced_by_their_own_names(
     queue: QueueUnderTest, other: QueueUnderTest, ears: Ears
 ) -> None:
-    await watch(queue, other)
+    await ears.watch(queue, other)
     await queue.post("a")
     await ears.hear(queue)
     assert set(ears.heard) == {queue.ref}
@@ -267,7 +264,7 @@ async def test_queues_are_announced_by_their_own_names(
 
 async def test_names_with_odd_characters_are_announced(queue: QueueUnderTest, ears: Ears) -> None:
     odd = [queue.named(name) for name in ("a.b", "a_b", "-a", "A.B", "a" * 64)]
-    await watch(*odd)
+    await ears.watch(*odd)
     for each in odd:
         await each.post("a")
         await ears.hear(each)
@@ -277,11 +274,11 @@ async def test_names_with_odd_characters_are_announced(queue: QueueUnderTest, ea
 async def test_each_watch_needs_its_unwatch(
     queue: QueueUnderTest, other: QueueUnderTest, ears: Ears
 ) -> None:
-    await watch(queue, queue, other)
-    await unwatch(queue)
+    await ears.watch(queue, queue, other)
+    ears.unwatch(queue)
     await queue.post("a")
     await ears.hear(queue)
-    await unwatch(queue)
+    ears.unwatch(queue)
     await other.post("b")
     await ears.hear(other)
     ears.forget()
@@ -289,7 +286,7 @@ async def test_each_watch_needs_its_unwatch(
     await other.post("d")
     await ears.hear(other)
     assert queue.ref not in ears.heard
-    await watch(queue)
+    await ears.watch(queue)
     await queue.post("e")
     await ears.hear(queue)
 
@@ -298,7 +295,7 @@ async def test_a_queue_stays_watched_whatever_becomes_of_it(
     queue: QueueUnderTest, ears: Ears
 ) -> None:
     """It need not exist when the watch begins, and may be made again."""
-    await watch(queue)
+    await ears.watch(queue)
     for forget in (queue.purge, queue.drop, queue.pop):
         await queue.post("a")
         await ears.hear(queue)
@@ -310,19 +307,19 @@ async def test_a_queue_stays_watched_whatever_becomes_of_it(
 
 async def test_many_queues_are_watched_at_once(queue: QueueUnderTest, ears: Ears) -> None:
     queues = [queue.named(f"{queue.ref.name}-{number}") for number in range(100)]
-    await watch(*queues)
+    await ears.watch(*queues)
     for chosen in (queues[0], queues[57], queues[99]):
         ears.forget()
         await chosen.post("a")
         await ears.hear(chosen)
         assert set(ears.heard) == {chosen.ref}
     for each in queues:
-        await unwatch(each)
+        ears.unwatch(each)
 
 
 async def test_what_was_announced_can_be_claimed(queue: QueueUnderTest, ears: Ears) -> None:
     """The announcement comes after the commit, never before it."""
-    await watch(queue)
+    await ears.watch(queue)
     for number in range(10):
         post = asyncio.create_task(queue.post(str(number)))
         await ears.hear(queue)
@@ -486,7 +483,7 @@ async def test_what_may_be_due_earlier_is_told_with_a_count_of_zero(
     """Or who waits looks again soon enough: its timer was set by what was due before."""
 
     async def begin() -> None:
-        await watch(queue)
+        await ears.watch(queue)
 
     await HASTENINGS[hastening](queue, begin)
     if queue.stores.messages.poll_interval_ms > 30_000:

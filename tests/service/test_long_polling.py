@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
@@ -12,6 +13,7 @@ from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.service.long_polling import LongPolling
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.sql import create
+from zaqar_lite.storage.watchers import Listener
 
 pytestmark = pytest.mark.anyio
 QUEUES = [QueueRef("p", f"queue-{number}") for number in range(1_000)]
@@ -72,7 +74,7 @@ async def test_who_finds_nothing_keeps_its_place(monkeypatch: pytest.MonkeyPatch
     await turns()
     second = asyncio.create_task(house.wait(QUEUES[0]))
     await turns()
-    house.waiting._announced(QUEUES[0], 1)  # a hint that was wrong
+    house.waiting._lines[QUEUES[0]].announced(1)  # a hint that was wrong
     await turns()
     (posted,) = await house.post(QUEUES[0])
     assert await asyncio.wait_for(first, 5) == posted
@@ -87,9 +89,9 @@ async def test_what_is_posted_while_the_first_enters_is_found() -> None:
     house = House()
     watch = house.messages.watch
 
-    async def late(queue: QueueRef) -> None:
+    async def late(queue: QueueRef, listener: Listener) -> Callable[[], None]:
         await house.post(queue)
-        await watch(queue)
+        return await watch(queue, listener)
 
     house.messages.watch = late  # type: ignore[method-assign]
     assert await asyncio.wait_for(house.wait(QUEUES[0]), 5) is not None
@@ -115,10 +117,14 @@ async def test_a_reader_is_told_whether_something_came() -> None:
 
 async def test_the_safety_poll_finds_what_no_hint_told() -> None:
     house = House()
+
+    async def watch(*_: object) -> Callable[[], None]:
+        return list[None]().clear
+
     house.messages.poll_interval_ms = 50
+    house.messages.watch = watch  # type: ignore[method-assign, assignment]
     waiting = asyncio.create_task(house.wait(QUEUES[0]))
     await turns()
-    house.messages.listen(lambda *_: None)
     await house.post(QUEUES[0])
     assert await asyncio.wait_for(waiting, 10) is not None
 

@@ -11,7 +11,7 @@ connection of the store, no thread and no claim.
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from random import uniform
 from typing import TypeVar
@@ -75,17 +75,27 @@ class Waiter:
 
 
 class _Line:
-    """The waiters of one queue in the order in which they came, and the task of their alarm."""
+    """The waiters of one queue in the order in which they came, and the task of their alarm.
+
+    A waiter joins when the queue is `watched`: from then on it misses nothing.
+    """
 
     def __init__(self, queue: QueueRef) -> None:
         self.queue = queue
         self.waiters: dict[Waiter, None] = {}
         self.alarm: asyncio.Task[None] | None = None
+        self.watched = asyncio.Event()
         self.changed = asyncio.Event()
 
     def claims(self) -> bool:
         """Whether a claimer is in the line."""
         return any(not waiter.reads for waiter in self.waiters)
+
+    def announced(self, count: int) -> None:
+        """Wake waiters by a hint of the store (see `MessageStore.watch`)."""
+        if count:
+            self.wake(abs(count), counted=count > 0)
+        self.changed.set()
 
     def wake(self, count: int, *, counted: bool = False) -> None:
         """Wake the first `count` sleeping claimers, and all readers."""
@@ -115,7 +125,6 @@ class LongPolling:
         self._lines: dict[QueueRef, _Line] = {}
         self.is_closed = False
         """Whether waiting has ended because the server stops."""
-        self.messages.listen(self._announced)
 
     def close(self) -> None:
         """End all waits at once, and let no request wait from now on."""
@@ -169,13 +178,12 @@ class LongPolling:
         gone.add_done_callback(lambda _: waiter.wake())
         line.waiters[waiter] = None
         if line.alarm is None:
-            line.alarm = asyncio.create_task(self._ring(line), name="alarm")
-            try:
-                with suppress(Unavailable):  # without hints the safety poll goes on
-                    await self.messages.watch(queue)
-            except BaseException:
-                await waiter.leave()
-                raise
+            line.alarm = asyncio.create_task(self._watch(line), name="alarm")
+        try:
+            await line.watched.wait()
+        except BaseException:
+            await waiter.leave()
+            raise
         return waiter
 
     async def _wait(
@@ -225,16 +233,17 @@ class LongPolling:
             del self._lines[line.queue]
             if line.alarm is not None:
                 line.alarm.cancel()
-            with suppress(Unavailable):
-                await self.messages.unwatch(line.queue)
 
-    def _announced(self, queue: QueueRef, count: int) -> None:
-        """Wake waiters by a hint of the store (see `MessageStore.listen`)."""
-        line = self._lines.get(queue)
-        if line is not None:
-            if count:
-                line.wake(abs(count), counted=count > 0)
-            line.changed.set()
+    async def _watch(self, line: _Line) -> None:
+        """Have a queue's waiters woken by hints and by time, until they have left."""
+        with ExitStack() as watching:
+            try:
+                with suppress(Unavailable):  # without hints the safety poll goes on
+                    end = await self.messages.watch(line.queue, line.announced)
+                    watching.callback(end)
+            finally:
+                line.watched.set()
+            await self._ring(line)
 
     async def _ring(self, line: _Line) -> None:
         """Wake one waiter whenever a message is due, or a hint may have been lost."""

@@ -68,8 +68,8 @@ from zaqar_lite.domain.models import (
 from zaqar_lite.domain.posts import IdempotencyKey, KnownKeys, NewMessage, Posted
 from zaqar_lite.domain.settlements import Outcome, Settled, Settlement
 from zaqar_lite.storage.store import Store
+from zaqar_lite.storage.watchers import Listener
 
-Listener = Callable[[QueueRef, int], None]
 MAX_EXAMINED = 1_000
 """The most entries that one step of a driver may examine (one script, one page of a scan)."""
 
@@ -302,26 +302,20 @@ class MessageStore(Store):
         """
 
     @abstractmethod
-    def listen(self, listener: Listener) -> None:
-        """Call `listener(queue, count)` whenever `count` messages of `queue` became ready.
+    async def watch(self, queue: QueueRef, /, listener: Listener) -> Callable[[], None]:
+        """Call `listener(count)` whenever `count` messages of a queue became ready.
 
-        A count of 0 says that something may become ready by time earlier than `next_due` told: a
-        delayed message was posted or edited, a lease or a parking began. -1 says that
-        announcements of the queue were lost: one who waits shall look.
+        Answers the function that ends it, to be called once. A count of 0 says that something may
+        become ready by time earlier than `next_due` told: a delayed message was posted or edited,
+        a lease or a parking began. -1 says that announcements were lost: who waits shall look.
 
-        Called in the event loop, soon after the commit, for the queues under `watch`, whichever
-        process did it: a post, release, settlement, edit, promotion or move. A hint, never a
-        promise: it may be lost (a connection is cut), wrong (somebody was faster) or doubled; the
-        claim decides, and who waits polls every `poll_interval_ms`. What becomes ready by time
-        alone is not announced: `next_due` tells when. A store whose poll interval is a second or
-        less may leave out what other processes did. One listener, set before `open`.
+        Called in the event loop, soon after the commit, whichever process did it: a post, release,
+        settlement, edit, promotion or move. A hint, never a promise: it may be lost (a connection
+        is cut), wrong (somebody was faster) or doubled; the claim decides, and who waits polls
+        every `poll_interval_ms`. What becomes ready by time alone is not announced: `next_due`
+        tells when. A store whose poll interval is a second or less may leave out what other
+        processes did.
         """
-
-    async def watch(self, queue: QueueRef, /) -> None:
-        """Begin to announce this queue to the listener; each `watch` needs its `unwatch`."""
-
-    async def unwatch(self, queue: QueueRef, /) -> None:
-        """End what `watch` began."""
 
     @abstractmethod
     async def purge(self, queue: QueueRef, /) -> None:

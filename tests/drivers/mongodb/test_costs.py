@@ -262,7 +262,7 @@ async def test_a_look_at_a_hundred_watched_queues_takes_two_commands(
     await news.look_again()
     assert commands.take() == []
     for number in range(100):
-        await stores.messages.watch(queue.named(f"queue-{number}").ref)
+        await stores.messages.watch(queue.named(f"queue-{number}").ref, print)
     commands.clear()
     await news.look_again()
     assert [name_of(command) for command in commands.take()] == ["aggregate"] * 2

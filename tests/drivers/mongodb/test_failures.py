@@ -209,16 +209,15 @@ async def test_news_of_other_servers_go_on_after_a_failure(
 ) -> None:
     """What became ready while this server could not look is told when it can again."""
     monkeypatch.setattr(readiness, "LOOK_MS", 3_600_000)  # only the looks of this test
-    heard: list[QueueRef] = []
-    queue.stores.messages.listen(lambda ref, _: heard.append(ref))
-    await queue.stores.messages.watch(queue.ref)
+    heard: list[int] = []
+    await queue.stores.messages.watch(queue.ref, heard.append)
     news = queue.stores.messages._readiness  # type: ignore[attr-defined]
     with fail("aggregate", mode="alwaysOn", errorCode=TIME_IS_UP):
         await second.post("a")
         await news.look_again()
         assert heard == []
     await news.look_again()
-    assert heard == [queue.ref]
+    assert heard == [1]
 
 
 async def test_too_few_confirmations_are_told(

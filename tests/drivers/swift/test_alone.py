@@ -3,7 +3,7 @@
 import pytest
 
 from tests.contract import test_readiness as readiness
-from tests.contract.conftest import open_stores, other, project, store_uri
+from tests.contract.conftest import open_stores, other, project, store_uri, stores
 from tests.contract.conftest import queue as queue  # noqa: PLC0414 - a fixture of this module
 from tests.contract.stores import DriverCase
 from tests.contract.test_concurrency import *  # noqa: F403
@@ -11,7 +11,7 @@ from tests.contract.test_idempotency import *  # noqa: F403
 from tests.contract.test_model import (
     test_the_driver_answers_as_the_model_does as test_the_driver_answers_as_the_model_does,  # noqa: PLC0414
 )
-from tests.contract.test_readiness import ears, event, stores
+from tests.contract.test_readiness import ears, event
 from tests.contract.test_versions import *  # noqa: F403
 from tests.drivers.swift.together import ALONE
 from zaqar_lite.storage.swift import objects

@@ -212,10 +212,9 @@ async def test_who_waits_looks_again_when_messages_were_given_back_in_part(
     """The caller is told 503; what is written by then is ready all the same."""
     queue = a_queue(await open_swift(proxy.url, options=QUICK))
     heard: list[int] = []
-    queue.stores.messages.listen(lambda _, count: heard.append(count))
     posted = await queue.post("a", "b")
     claim_id = await queue.claim_id()
-    await queue.stores.messages.watch(queue.ref)
+    await queue.stores.messages.watch(queue.ref, heard.append)
     proxy.fault("POST", posted[1], times=50, status=503)
     with pytest.raises(Unavailable):
         await (

@@ -16,6 +16,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -41,8 +42,9 @@ from zaqar_lite.service.background import cancelled
 from zaqar_lite.service.delivery.outbox import is_internal
 from zaqar_lite.service.pooling.placement import CARRY, Place, Placements
 from zaqar_lite.service.pooling.pools import Pool, PoolRegistry
-from zaqar_lite.storage.base import Listener, MessageStore
+from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.store import Condition, Store
+from zaqar_lite.storage.watchers import Listener
 
 logger = logging.getLogger(__name__)
 _STAGED = "~moved."
@@ -76,7 +78,6 @@ class OpenConnections:
     """Open and close the stores of pools."""
 
     make: Make
-    listener: Listener | None = None
 
     def __post_init__(self) -> None:
         self._connections: dict[str, _Connection] = {}
@@ -127,8 +128,6 @@ class OpenConnections:
     async def _open(self, pool: Pool) -> MessageStore:
         try:
             store = self.make(pool)
-            if self.listener is not None:
-                store.listen(self.listener)
             await store.open()
         except BaseException as exc:
             connection = self._connections.get(pool.name)
@@ -170,7 +169,6 @@ class PooledMessages(Store):
         return cast(MessageStore, self)
 
     def __post_init__(self) -> None:
-        self._watched: dict[QueueRef, list[Sequence[MessageStore]]] = {}
         self._turn = 0
         self.capabilities = self.home.capabilities
         self.poll_interval_ms = min(self.home.poll_interval_ms, MessageStore.poll_interval_ms)
@@ -351,28 +349,12 @@ class PooledMessages(Store):
         found = [await store.next_due(queue) for store in await self._all_of(queue)]
         return min((due for due in found if due is not None), default=None)
 
-    def listen(self, listener: Listener) -> None:
-        """Announce queues with ready messages in any store."""
-        self.home.listen(listener)
-        self.connections.listener = listener
-
-    async def watch(self, queue: QueueRef) -> None:
+    async def watch(self, queue: QueueRef, listener: Listener) -> Callable[[], None]:
         """Begin to announce a queue, where it lies now."""
-        stores = await self._all_of(queue)
-        self._watched.setdefault(queue, []).append(stores)
-        for store in stores:
-            await store.watch(queue)
-
-    async def unwatch(self, queue: QueueRef) -> None:
-        """End what `watch` began."""
-        watched = self._watched.get(queue)
-        if not watched:
-            return
-        stores = watched.pop()
-        if not watched:
-            del self._watched[queue]
-        for store in stores:
-            await store.unwatch(queue)
+        with ExitStack() as watching:
+            for store in await self._all_of(queue):
+                watching.callback(await store.watch(queue, listener))
+            return watching.pop_all().close
 
     async def drop(self, queue: QueueRef) -> None:
         """Remove all that a store has of a queue, and the keys that another one remembers."""

@@ -76,9 +76,11 @@ second run harmless.
 Shard by ranges of the queue's key, with the same zones: `api-ref/source/store-mongodb.rst`.
 """
 
+from collections.abc import Callable
+
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import Capability, QueueRef, StoreOptions
-from zaqar_lite.storage.base import Listener, MessageStore
+from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.mongodb.changing import Changing
 from zaqar_lite.storage.mongodb.configuration import read_configuration
@@ -89,6 +91,7 @@ from zaqar_lite.storage.mongodb.management import MongoManagementStore
 from zaqar_lite.storage.mongodb.posting import Posting
 from zaqar_lite.storage.mongodb.readiness import POLL_INTERVAL_MS
 from zaqar_lite.storage.mongodb.sweeping import Sweeping
+from zaqar_lite.storage.watchers import Listener
 
 
 @translating
@@ -106,17 +109,9 @@ class MongoMessageStore(Posting, Changing, Listing, Sweeping):
         await self._readiness.close()
         await super().close()
 
-    def listen(self, listener: Listener) -> None:
-        """Announce to `listener` what became ready; see the seam."""
-        self._readiness.listen(listener)
-
-    async def watch(self, queue: QueueRef) -> None:
+    async def watch(self, queue: QueueRef, listener: Listener) -> Callable[[], None]:
         """Begin to announce a queue; see the seam."""
-        await self._readiness.watch(queue)
-
-    async def unwatch(self, queue: QueueRef) -> None:
-        """End what `watch` began."""
-        self._readiness.unwatch(queue)
+        return await self._readiness.watch(queue, listener)
 
 
 def create(

@@ -6,18 +6,18 @@ no more, and it works on every server that speaks MongoDB's protocol.
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
+from functools import partial
 
 from pymongo.errors import PyMongoError
 
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.storage.base import Listener
 from zaqar_lite.storage.mongodb import states
 from zaqar_lite.storage.mongodb.connection import Connection, read_all
 from zaqar_lite.storage.mongodb.indexes import Document
 from zaqar_lite.storage.mongodb.queues import key_of, queue_of
+from zaqar_lite.storage.watchers import Listener, Watchers
 
 POLL_INTERVAL_MS = 5_000
 LOOK_MS = 500
@@ -30,56 +30,53 @@ class Readiness:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._listener: Listener | None = None
-        self._watched: Counter[QueueRef] = Counter()
+        self._watchers = Watchers[QueueRef]()
         self._last: dict[QueueRef, int] = {}
         """The position of each queue's last ready message, where it has one."""
         self._announced: set[QueueRef] = set()
         """The queues that this process announced since the last look."""
         self._looking: asyncio.Task[None] | None = None
 
-    def listen(self, listener: Listener) -> None:
-        """Announce to `listener` from now on."""
-        self._listener = listener
-
     def announce(self, queue: QueueRef, count: int) -> None:
         """Announce that `count` messages became ready; 0 says that something may be due earlier."""
-        if self._listener is not None and queue in self._watched:
-            if count:
-                self._announced.add(queue)
-            self._listener(queue, count)
+        if count and queue in self._watchers:
+            self._announced.add(queue)
+        self._watchers.tell(queue, count)
 
-    async def watch(self, queue: QueueRef) -> None:
+    async def watch(self, queue: QueueRef, listener: Listener) -> Callable[[], None]:
         """Begin to announce what becomes ready in a queue after this."""
-        self._watched[queue] += 1
-        if self._watched[queue] == 1:
-            with suppress(PyMongoError):  # the next look then announces whatever is ready
-                self._last |= await self._look([queue])
+        is_first = queue not in self._watchers
+        end = self._watchers.add(queue, listener)
+        if is_first:
+            try:
+                with suppress(PyMongoError):  # the next look then announces whatever is ready
+                    self._last |= await self._look([queue])
+            except BaseException:
+                self._end(queue, end)
+                raise
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._keep_looking(), name="readiness")
+        return partial(self._end, queue, end)
 
-    def unwatch(self, queue: QueueRef) -> None:
-        """End what one `watch` began."""
-        self._watched[queue] -= 1
-        if self._watched[queue] <= 0:
-            del self._watched[queue]
+    def _end(self, queue: QueueRef, end: Callable[[], None]) -> None:
+        end()
+        if queue not in self._watchers:
             self._last.pop(queue, None)
 
     async def close(self) -> None:
         """Stop looking."""
-        self._watched.clear()
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
 
     async def _keep_looking(self) -> None:
-        while self._watched:
+        while self._watchers:
             await asyncio.sleep(LOOK_MS / 1000)
             await self.look_again()
 
     async def look_again(self) -> None:
         """Look at all watched queues once, and announce what became ready since the last look."""
-        queues, announced = list(self._watched), set(self._announced)
+        queues, announced = list(self._watchers), set(self._announced)
         for first in range(0, len(queues), _QUEUES_A_LOOK):
             some = queues[first : first + _QUEUES_A_LOOK]
             with suppress(PyMongoError):  # the next look announces it
@@ -97,12 +94,12 @@ class Readiness:
             if queue in self._announced and queue not in announced:
                 continue  # it was announced during this look: the next look compares it
             last = found.get(queue)
-            if queue in self._watched and last != self._last.get(queue):
+            if queue in self._watchers and last != self._last.get(queue):
                 self._last.pop(queue, None)
                 if last is not None:
                     self._last[queue] = last
-                    if queue not in announced and self._listener is not None:
-                        self._listener(queue, 1)
+                    if queue not in announced:
+                        self._watchers.tell(queue, 1)
 
     async def _look(self, queues: Collection[QueueRef]) -> dict[QueueRef, int]:
         """The position of the last ready message of each queue that has one."""

@@ -1,6 +1,6 @@
 """The message store: each operation is one script, and one round trip."""
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import Any
 
 from zaqar_lite.domain.clock import Clock
@@ -23,7 +23,7 @@ from zaqar_lite.domain.models import (
     no_retries,
 )
 from zaqar_lite.domain.refusals import no_claim, no_message
-from zaqar_lite.storage.base import MAX_EXAMINED, Listener
+from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.redis.claiming import NO_CLAIM, Claiming
 from zaqar_lite.storage.redis.codec import pack_client, pack_group, read_message, read_messages
 from zaqar_lite.storage.redis.connection import Connection
@@ -35,6 +35,7 @@ from zaqar_lite.storage.redis.records import RecordIndexes
 from zaqar_lite.storage.redis.runner import Runner
 from zaqar_lite.storage.redis.sweeper import Sweeper
 from zaqar_lite.storage.store import Connected
+from zaqar_lite.storage.watchers import Listener
 
 _REASONS = {b"claimed": RefusalReason.CLAIMED, b"free": RefusalReason.NOT_CLAIMED}
 
@@ -186,17 +187,9 @@ class RedisMessageStore(Connected[Connection], Posting, Claiming):
         (left,) = await self._runner.run(queue, "next_due", repeatable=True)
         return None if left < 0 else int(left)
 
-    def listen(self, listener: Listener) -> None:
-        """Announce to `listener` what became ready; see the seam."""
-        self._readiness.listen(listener)
-
-    async def watch(self, queue: QueueRef) -> None:
+    async def watch(self, queue: QueueRef, listener: Listener) -> Callable[[], None]:
         """Begin to announce a queue; see the seam."""
-        await self._readiness.watch(queue)
-
-    async def unwatch(self, queue: QueueRef) -> None:
-        """End what `watch` began; see the seam."""
-        self._readiness.unwatch(queue)
+        return await self._readiness.watch(queue, listener)
 
     async def purge(self, queue: QueueRef) -> None:
         """Remove all messages and claims; see the seam."""

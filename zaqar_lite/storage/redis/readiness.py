@@ -13,15 +13,16 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.storage.base import Listener
 from zaqar_lite.storage.redis.faults import ConnectionLost, Fault
 from zaqar_lite.storage.redis.keys import keys_of
 from zaqar_lite.storage.redis.link import Link
 from zaqar_lite.storage.redis.router import Router
+from zaqar_lite.storage.watchers import Listener, Watchers
 
 logger = logging.getLogger(__name__)
 POLL_INTERVAL_MS = 30_000
@@ -80,8 +81,7 @@ class Readiness:
 
     def __init__(self, router: Router) -> None:
         self._router = router
-        self._listener: Listener | None = None
-        self._watched: Counter[QueueRef] = Counter()
+        self._watchers = Watchers[QueueRef]()
         self._queues: dict[bytes, QueueRef] = {}
         self._subscriptions: dict[Any, Subscription] = {}
         self._opening = asyncio.Lock()
@@ -90,30 +90,28 @@ class Readiness:
         self._known: set[bytes] = set()
         """Channels whose signals may have been missed while nobody subscribed to them."""
 
-    def listen(self, listener: Listener) -> None:
-        """Call `listener` from now on."""
-        self._listener = listener
-
-    async def watch(self, queue: QueueRef) -> None:
+    async def watch(self, queue: QueueRef, listener: Listener) -> Callable[[], None]:
         """Subscribe to a queue; return when Redis confirms it, or after a second."""
-        self._watched[queue] += 1
-        channel = _channel(queue)
+        end, channel = self._watchers.add(queue, listener), _channel(queue)
         self._queues[channel] = queue
         if self._keeper is None or self._keeper.done():
             self._keeper = asyncio.create_task(self._keep(), name="readiness")
         is_made = False
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_PATIENCE):
-                is_made = await self._subscribe(channel)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_PATIENCE):
+                    is_made = await self._subscribe(channel)
+        except BaseException:
+            self._end(channel, end)
+            raise
         if not is_made and channel in self._queues:
             self._known.add(channel)
+        return partial(self._end, channel, end)
 
-    def unwatch(self, queue: QueueRef) -> None:
-        """Undo one call of `watch`."""
-        self._watched[queue] -= 1
-        if self._watched[queue] <= 0:
-            del self._watched[queue]
-            channel = _channel(queue)
+    def _end(self, channel: bytes, end: Callable[[], None]) -> None:
+        """End one watch; with the last one of a queue its subscription ends."""
+        end()
+        if self._queues[channel] not in self._watchers:
             del self._queues[channel]
             self._known.discard(channel)
             for subscription in self._subscriptions.values():
@@ -131,8 +129,8 @@ class Readiness:
 
     def _hear(self, channel: bytes, text: bytes) -> None:
         queue = self._queues.get(channel)
-        if queue is not None and self._listener is not None:
-            self._listener(queue, int(text))
+        if queue is not None:
+            self._watchers.tell(queue, int(text))
 
     async def _keep(self) -> None:
         """Keep the channels of all watched queues subscribed, as long as there are any."""

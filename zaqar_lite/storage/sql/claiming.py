@@ -89,7 +89,7 @@ def claim(db: Database, queue: Queue, request: ClaimRequest) -> Claimed:
     queue.ready -= len(messages)
     queue.leased += len(messages)
     queue.lease_at = min(queue.lease_at, until)
-    if db.watched:
+    if db.watchers:
         db.announce(queue.ref, 0)
     return claimed
 

@@ -17,7 +17,6 @@ In RAM there is nothing to sync: a batch lasts until the event loop's next turn,
 import asyncio
 import contextlib
 import logging
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -30,12 +29,12 @@ from zaqar_lite.domain.ids import new_message_ids
 from zaqar_lite.domain.models import QueueRecord, QueueRef, StoreOptions
 from zaqar_lite.domain.refusals import queue_changed
 from zaqar_lite.domain.yielding import Turns
-from zaqar_lite.storage.base import Listener
 from zaqar_lite.storage.sql.batches import Batch, Step, unavailable
 from zaqar_lite.storage.sql.place import InRam, Room
 from zaqar_lite.storage.sql.queues import Queue, Queues, write_counts
 from zaqar_lite.storage.sql.shares import Shares
 from zaqar_lite.storage.store import Condition
+from zaqar_lite.storage.watchers import Watchers
 
 logger = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -63,8 +62,7 @@ class Database:
         self.new_ids: Callable[[int, int], list[str]] = new_message_ids
         """Makes the ids of messages at positions in a row, by the first and their number."""
         self.turns = Turns()
-        self.listener: Listener | None = None
-        self.watched: Counter[QueueRef] = Counter()
+        self.watchers = Watchers[QueueRef]()
         self.posting: dict[QueueRef, asyncio.Task[Any]] = {}
         """The large posts that enter queues in parts; other posts to these queues wait."""
         self.unfinished: set[int] = set()
@@ -388,8 +386,8 @@ class Database:
         return self._version
 
     def announce(self, ref: QueueRef, count: int) -> None:
-        """Tell the listener, once it is durable, that messages became ready; 0: that they will."""
-        if ref in self.watched and self._batch is not None:
+        """Tell who watches, once it is durable, that messages became ready; 0: that they will."""
+        if ref in self.watchers and self._batch is not None:
             self._batch.ready[ref] = self._batch.ready.get(ref, 0) + count
 
     # -- the batch --
@@ -523,14 +521,12 @@ class Database:
             self._announce(batch)
 
     def _announce(self, batch: Batch) -> None:
-        """Tell the listener which queues have new ready messages by the batch."""
-        if self.listener is None:
-            return
+        """Tell who watches which queues have new ready messages by the batch."""
         for ref, count in batch.ready.items():
             try:
-                self.listener(ref, count)
+                self.watchers.tell(ref, count)
             except Exception:  # a hint must not fail what is stored
-                logger.exception("the listener failed for %s", ref)
+                logger.exception("a listener failed for %s", ref)
 
     # -- durability: the file alone --
 

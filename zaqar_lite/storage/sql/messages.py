@@ -1,6 +1,6 @@
 """The message store over the tables; what each operation promises is in the seam."""
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 
 from zaqar_lite.domain.edits import Deadlines, edited
 from zaqar_lite.domain.errors import Conflict
@@ -27,7 +27,7 @@ from zaqar_lite.domain.models import (
 from zaqar_lite.domain.posts import IdempotencyKey, KnownKeys, NewMessage, Posted
 from zaqar_lite.domain.refusals import no_claim, no_message
 from zaqar_lite.domain.settlements import Outcome, Settled, Settlement
-from zaqar_lite.storage.base import MAX_EXAMINED, Listener, MessageStore
+from zaqar_lite.storage.base import MAX_EXAMINED, MessageStore
 from zaqar_lite.storage.sql import (
     claiming,
     claims,
@@ -44,6 +44,7 @@ from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.entries import DELAYED
 from zaqar_lite.storage.sql.queues import NEVER
 from zaqar_lite.storage.store import Condition
+from zaqar_lite.storage.watchers import Listener
 
 _STEP = 250
 """Settlements that are made in one step."""
@@ -174,16 +175,8 @@ class SqlMessageStore(MessageStore):
         instant = NEVER if found is None else found.next_ready_at
         return None if instant >= NEVER else max(0, instant - self._db.clock.now_ms())
 
-    def listen(self, listener: Listener) -> None:
-        self._db.listener = listener
-
-    async def watch(self, queue: QueueRef) -> None:
-        self._db.watched[queue] += 1
-
-    async def unwatch(self, queue: QueueRef) -> None:
-        self._db.watched[queue] -= 1
-        if self._db.watched[queue] <= 0:
-            del self._db.watched[queue]
+    async def watch(self, queue: QueueRef, listener: Listener) -> Callable[[], None]:
+        return self._db.watchers.add(queue, listener)
 
     async def purge(self, queue: QueueRef) -> None:
         await posting.settle_posts(self._db, queue)

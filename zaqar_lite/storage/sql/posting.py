@@ -544,6 +544,6 @@ def insert(  # noqa: PLR0917 - a queue, what enters it, from whom and when
     queue.bytes += size
     queue.delayed += delayed
     queue.ready += count - delayed
-    if db.watched:
+    if db.watchers:
         db.announce(queue.ref, count - delayed)
     return ids

@@ -99,7 +99,7 @@ class _Run:
             db.touch(queue)
             until = self._now + ttl_ms
             claims.extend(db, queue, held, self._now, ttl_ms, grace_ms)
-            if db.watched and until < min(one.until for one in held):
+            if db.watchers and until < min(one.until for one in held):
                 db.announce(queue.ref, 0)
             queue.lease_at = min(queue.lease_at, until)
             db.execute(
@@ -162,7 +162,7 @@ def end_hand_outs(
         entries.raise_ttl(db, queue, (position,), expires - now, expires)
     queue.ready += ready
     queue.parked += len(rows) - ready
-    if db.watched and rows:
+    if db.watchers and rows:
         db.announce(queue.ref, ready)
     return moved
 

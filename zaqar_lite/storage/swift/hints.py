@@ -7,9 +7,8 @@ looks once a second.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.storage.base import Listener
 from zaqar_lite.storage.swift.tail import Tails
+from zaqar_lite.storage.watchers import Watchers
 
 
 class Hints:
@@ -17,31 +16,20 @@ class Hints:
 
     def __init__(self, tails: Tails) -> None:
         self._tails = tails
-        self._watched: dict[str, tuple[QueueRef, int]] = {}
-        self.listener: Listener | None = None
-
-    def watch(self, container: str, queue: QueueRef) -> None:
-        """Begin to announce a queue."""
-        _, count = self._watched.get(container, (queue, 0))
-        self._watched[container] = (queue, count + 1)
-
-    def unwatch(self, container: str) -> None:
-        """End what `watch` began."""
-        queue, count = self._watched.pop(container)
-        if count > 1:
-            self._watched[container] = (queue, count - 1)
+        self.watchers = Watchers[str]()
+        """By the names of containers."""
 
     def announce_ready(self, container: str, count: int) -> None:
         """Announce that messages became ready."""
         if count:
-            self._announce(container, count)
+            self.watchers.tell(container, count)
 
     def announce_due(self, container: str, until: int) -> None:
         """Announce that something may become ready at an instant."""
         known = self._tails.known(container)
         if known.due_at is not None and until < known.due_at:
             known.due_at = until
-        self._announce(container, 0)
+        self.watchers.tell(container, 0)
 
     @contextmanager
     def changing(self, container: str) -> Iterator[None]:
@@ -54,7 +42,3 @@ class Hints:
             known.due_at = None
             self.announce_ready(container, 1)
             raise
-
-    def _announce(self, container: str, count: int) -> None:
-        if self.listener is not None and container in self._watched:
-            self.listener(self._watched[container][0], count)

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from zaqar_lite.domain.ids import Marker, is_message_id
 from zaqar_lite.domain.models import Capability, ListQuery, Message, Page, QueueRef, Stats
-from zaqar_lite.storage.base import MAX_EXAMINED, Listener, MessageStore
+from zaqar_lite.storage.base import MAX_EXAMINED, MessageStore
 from zaqar_lite.storage.store import Connected
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.backend import Backend
@@ -14,6 +14,7 @@ from zaqar_lite.storage.swift.dead_letters import DeadLetters
 from zaqar_lite.storage.swift.layout import Fetched, Listed, State
 from zaqar_lite.storage.swift.objects import PAGE, together
 from zaqar_lite.storage.swift.tail import Tail
+from zaqar_lite.storage.watchers import Listener
 
 MOST_EXAMINED = 10_000
 """Entries that one claim examines, or one search for what is due; the next one goes on there."""
@@ -252,17 +253,9 @@ class Reading(Connected[Backend], MessageStore):
                 return min(due_at, now + self.poll_interval_ms)
         return due_at
 
-    def listen(self, listener: Listener) -> None:
-        """Announce to `listener` what this process made ready; see the seam."""
-        self._hints.listener = listener
-
-    async def watch(self, queue: QueueRef) -> None:
-        """Begin to announce a queue; see the seam."""
-        self._hints.watch(self._container(queue), queue)
-
-    async def unwatch(self, queue: QueueRef) -> None:
-        """End what `watch` began; see the seam."""
-        self._hints.unwatch(self._container(queue))
+    async def watch(self, queue: QueueRef, listener: Listener) -> Callable[[], None]:
+        """Begin to announce what this process made ready; see the seam."""
+        return self._hints.watchers.add(self._container(queue), listener)
 
 
 def _wanted(selection: ListQuery, state: State, now: int) -> bool:
