@@ -107,6 +107,8 @@ class HttpConnection(ClientConnection):
     keep_alive: float
     most: int
     """How many connections a process has."""
+    socket: type[SocketProtocol]
+    """What becomes of a connection that is upgraded."""
     socket_port: int | None
     """The port for WebSockets alone, where their path is `/`."""
     _date: list[tuple[bytes, bytes]] | None = None
@@ -347,7 +349,7 @@ class HttpConnection(ClientConnection):
         if self._timer is not None:
             self._timer.cancel()
         self._leave()
-        protocol = SocketProtocol(self._server)
+        protocol = self.socket(self._server)
         protocol.connection_made(self._transport)
         self._transport.set_protocol(protocol)
         protocol.data_received(handshake)
@@ -583,21 +585,20 @@ def connections_of(application: Application, settings: Settings) -> type[HttpCon
     clients can make the server log, is bounded too.
     """
 
+    class Socket(SocketProtocol):
+        """A WebSocket of this server."""
+
     class Served(HttpConnection):
         __slots__ = ()
 
-    Served.application, Served.heads = application, Cache(MOST_KEPT)
+    largest = max(settings.max_messages_post_size, settings.max_queue_metadata)
+    Socket.sockets, Socket.largest = application.sockets, largest + _AROUND_A_FRAME
+    Socket.interval, Socket.silence = settings.request_timeout / 3, settings.request_timeout
+    Served.application, Served.heads, Served.socket = application, Cache(MOST_KEPT), Socket
     Served.read_timeout, Served.keep_alive = settings.request_timeout, settings.keep_alive
     Served.total_timeout = 5 * settings.request_timeout
-    Served.most, Served.socket_port = (
-        _allow_files(settings.max_connections),
-        settings.websocket_port,
-    )
-    largest = max(settings.max_messages_post_size, settings.max_queue_metadata)
-    SocketProtocol.sockets = application.sockets
-    SocketProtocol.largest = largest + _AROUND_A_FRAME
-    SocketProtocol.interval = settings.request_timeout / 3
-    SocketProtocol.silence = settings.request_timeout
+    Served.most = _allow_files(settings.max_connections)
+    Served.socket_port = settings.websocket_port
     logger.addFilter(LogThrottle(_ALL_TAKEN, NO_HTTP_LINE, NO_UPGRADE))
     return Served
 

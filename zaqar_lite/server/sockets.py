@@ -119,10 +119,10 @@ class SocketProtocol(ClientConnection):
     long.
     """
 
-    sockets: SocketHost | None = None
-    largest = 1_048_576
-    interval = 20.0
-    silence = 60.0
+    sockets: SocketHost
+    largest: int
+    interval: float
+    silence: float
 
     def __init__(self, server_state: ServerState) -> None:
         super().__init__(server_state)
@@ -244,7 +244,6 @@ class SocketProtocol(ClientConnection):
 
     def _open(self, request: http11.Request) -> Response | None:
         """Open a conversation; if it is refused, return the answer that says why."""
-        assert self.sockets is not None  # noqa: S101 - nobody is upgraded without them
         sent = [
             (name.lower().encode("latin-1"), value.encode("latin-1"))
             for name, value in request.headers.raw_items()
