@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.contract.subject import MINUTE, QueueUnderTest, ack, new, texts
+from tests.contract.subject import MINUTE, QueueUnderTest, ack, ids, new, texts
 from tests.drivers.redis.conftest import Open
 from tests.services import RedisServer
 from zaqar_lite.domain.attempts import Ended
@@ -71,3 +71,15 @@ async def test_keys_and_records_are_known(earlier: QueueUnderTest) -> None:
     kept = await management.get_record("kind", "project", "name")
     assert kept is not None
     assert kept.value == b"{}"
+
+
+async def test_bytes_are_right_once_it_was_empty(earlier: QueueUnderTest) -> None:
+    """That version counted none."""
+    await earlier.post("counted", "too")
+    everything = await earlier.listed(limit=20)
+    assert (await earlier.stats()).bytes == len(b'"counted""too"')
+    await earlier.delete(*ids(everything[:-1]))
+    assert (await earlier.stats()).bytes == 0
+    await earlier.delete(*ids(everything[-1:]))
+    await earlier.post("again")
+    assert (await earlier.stats()).bytes == len(b'"again"')

@@ -158,8 +158,8 @@ local function take_positions(count)
   return first
 end
 
--- Note that the bodies of the queue have so many bytes more. Messages of versions that counted none may leave,
--- so there are never less than none.
+-- Note that the bodies of the queue have so many bytes more. Those that a version stored that counted none may
+-- leave, so there are never less than none; and none when the queue is empty.
 local function add_bytes(count)
   if count ~= 0 then
     life[N.bytes] = string.format('%.0f', math.max(0, tonumber(life[N.bytes] or 0) + count))

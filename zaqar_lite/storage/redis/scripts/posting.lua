@@ -4,9 +4,6 @@
 -- Store them at positions from `first` on, as posted at the instant `at`, where so many messages are `there`.
 -- Answers when the first of them is due or expires.
 local function store(blobs, first, at, there)
-  if there == 0 then
-    life[N.bytes] = nil -- of messages that earlier versions stored, and did not count
-  end
   local soonest, latest, entering = at + 253402300799000, at, new_entries()
   -- What messages of one ttl and delay have in common: the head of the record, and the scores.
   local kinds = {}
