@@ -45,17 +45,14 @@ class Slices:
             self._ends = time.monotonic() + _SLICE
 
 
-async def in_steps(
-    items: Sequence[T], turns: Turns | None = None
-) -> AsyncIterator[tuple[int, Sequence[T]]]:
-    """Cut items into steps, before each of which others go on; a few items are one step at once.
+async def in_steps(items: Sequence[T], turns: Turns) -> AsyncIterator[tuple[int, Sequence[T]]]:
+    """Cut items into steps, which take turns with other long work; a few are one step at once.
 
     A step is the index of its first item, and its items.
-    With `turns`, all long work that uses these takes them one step after the other.
     """
     if len(items) <= STEP:
         yield 0, items
         return
     for first in range(0, len(items), STEP):
-        await (asyncio.sleep(0) if turns is None else turns.wait())
+        await turns.wait()
         yield first, items[first : first + STEP]

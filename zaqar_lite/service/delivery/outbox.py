@@ -196,7 +196,7 @@ class Outbox:
         _check_ordered(new, queue, {to: len(policy.ordered) for to, policy in listening.items()})
         extended: list[NewMessage] = []
         now = self._clock.now_ms()
-        async for _, part in in_steps(new):
+        async for _, part in in_steps(new, self._policies.turns):
             for message in part:
                 entries = [(queue, message.ttl_ms, message.delay_ms)]
                 entries += [(copy.queue, copy.ttl_ms, copy.delay_ms) for copy in message.copies]
