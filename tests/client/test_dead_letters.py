@@ -121,6 +121,11 @@ def test_the_server_moves_letters_and_they_stay_the_same_messages(
     ids = [letter.id for letter in client.list_dead_letters(dead)]
     dry = client.redrive(dead, where="claim_count = '1'", limit=2, dry_run=True)
     assert (dry.moved, dry.dry_run) == ({queue: 2}, True)
+    wanted = {"body": {"path": "n", "equals": 1}, "reason": "max_claims"}
+    assert client.redrive(dead, where=wanted, dry_run=True).passed_over == 5
+    for own in ({"server": False}, {"on_moved": lambda *_: None}):
+        with pytest.raises(ValueError, match="only the server can filter"):
+            client.redrive(dead, where=wanted, **own)
     result = client.redrive(dead, where="claim_count = '1'")
     assert (result.moved, result.passed_over, result.stayed) == ({queue: 5}, 0, {})
     back = list(client.list_messages(queue, details=True))
@@ -137,7 +142,7 @@ def test_an_older_server_needs_the_client_to_move_them(
     fail(client, queue, dead, list(range(5)))
     with OldServer(server.url) as older, Client(older.url, project="tests") as outdated:
         with pytest.raises(NotFound):
-            outdated.redrive(dead, where="claim_count = '1'")
+            outdated.redrive(dead, where={"where": "claim_count = '1'"})
         assert outdated.redrive(dead).moved == {queue: 5}
     assert client.stats(dead).total == 0
 

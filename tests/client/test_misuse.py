@@ -57,8 +57,8 @@ def wrong(found: set[Any]) -> Any:
     for several, value in (
         ({object, Any}, ...),
         ({dt.datetime}, "2030-12-24T18:00:00Z"),
-        ({*lists, Mapping}, "abc"),
         ({collections.abc.Callable, str}, 5),
+        ({*lists, Mapping}, "abc"),
         ({int, float}, "5"),
     ):
         if found & several:

@@ -151,7 +151,9 @@ def test_dead_letters_are_listed_counted_and_moved_back(
     assert (dry["moved"], dry["passed_over"], dry["dry_run"]) == ({queue: 1}, 1, True)
     assert client.stats(dead).total == 2
     assert run(*words)[1][0]["moved"] == {queue: 1}
-    assert [m.body for m in client.list_messages(queue)] == [{"k": {"n": 2}}]
+    (back,) = client.list_messages(queue)
+    assert (back.id, back.body) == (letters[1]["id"], {"k": {"n": 2}})
+    assert run(*words, "--where", "k.n=1")[0] == 2
     run("message", "post", dead, "homeless")
     assert run("dlq", "redrive", dead)[0] == 1
 

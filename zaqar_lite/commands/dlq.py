@@ -1,11 +1,9 @@
 """`zaqar-lite dlq`: look at dead letters and move them back."""
 
 import argparse
-import json
-from collections.abc import Callable
 
 from zaqar_lite.commands import jobs, sdk
-from zaqar_lite.commands.argument_types import duration, flag, number, pairs, repeated
+from zaqar_lite.commands.argument_types import duration, flag, number, repeated
 from zaqar_lite.commands.base_command import FAILED, Leaves, Verbs
 from zaqar_lite.commands.message import add_show
 from zaqar_lite.commands.output import Output, as_row
@@ -52,7 +50,7 @@ def add_commands(subparsers: Leaves) -> None:
 
 
 def redrive(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> int | None:
-    """Move dead letters back: here, or by a job of the server where an option asks for one."""
+    """Move dead letters back and wait for that, or follow a job where an option asks for one."""
     is_job = jobs.is_language(arguments.where) or arguments.rate or arguments.watch
     if is_job or arguments.force:
         return _redrive_there(client, arguments, output)
@@ -60,7 +58,7 @@ def redrive(client: "sdk.Client", arguments: argparse.Namespace, output: Output)
         arguments.queue,
         to=arguments.to,
         source=arguments.source,
-        where=_where(pairs(arguments.where, "--where")),
+        where=jobs.wants(arguments.where) or None,
         limit=arguments.limit,
         dry_run=arguments.dry_run,
         ttl=arguments.ttl,
@@ -108,21 +106,3 @@ def _redrive_there(
 
 def _of(source: str | None) -> str:
     return "" if source is None else f" of {source}"
-
-
-def _where(wanted: dict[str, str]) -> "Callable[[sdk.Message], bool] | None":
-    if not wanted:
-        return None
-
-    def matches(letter: "sdk.Message") -> bool:
-        for path, text in wanted.items():
-            value = letter.body
-            for key in path.split("."):
-                if not isinstance(value, dict) or key not in value:
-                    return False
-                value = value[key]
-            if value != text and json.dumps(value) != text:
-                return False
-        return True
-
-    return matches

@@ -41,7 +41,7 @@ def wants(words: list[str]) -> dict[str, Any]:
     if not words:
         return {}
     if len(words) > 1:
-        raise UsageError("a job takes one --where: combine conditions with AND")
+        raise UsageError("one --where is possible; the filter language combines conditions by AND")
     if is_language(words):
         return {"where": words[0]}
     path, _, text = words[0].partition("=")

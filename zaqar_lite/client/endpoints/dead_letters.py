@@ -14,7 +14,7 @@ import datetime as dt
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -97,7 +97,8 @@ class RedriveOptions:
         to: the target; None sends each letter to the queue that it came from.
         source: only letters of this source.
         where: only letters for which this is true; it sees the message with its body decoded. Or
-            a text in the server's filter language, such as `reason = 'http_503'`.
+            a text in the server's filter language, such as `reason = 'http_503'`, or a dict as the
+            `filter` of the server's job, such as `{"body": {"path": "a.b", "equals": 7}}`.
         limit: letters at most.
         dry_run: only count.
         ttl: seconds that the message lives in the target; None for the target's default.
@@ -107,7 +108,7 @@ class RedriveOptions:
 
     to: str | None = None
     source: str | None = None
-    where: Callable[[Message], bool] | str | None = None
+    where: Callable[[Message], bool] | str | Mapping[str, Any] | None = None
     limit: int | None = None
     dry_run: bool = False
     ttl: int | None = None
@@ -138,7 +139,8 @@ class RedriveOptions:
 
     def order(self) -> dict[str, Any]:
         """Return what the server's job is asked to do."""
-        wanted = {"source": self.source, "where": self.where}
+        chosen = self.where if isinstance(self.where, Mapping) else {"where": self.where}
+        wanted = {**chosen, "source": self.source}
         return {
             "filter": {name: value for name, value in wanted.items() if value is not None},
             "to": self.to,
@@ -179,7 +181,7 @@ class DeadLetters(BaseClient):
         *,
         to: str | None = None,
         source: str | None = None,
-        where: Callable[[Message], bool] | str | None = None,
+        where: Callable[[Message], bool] | str | Mapping[str, Any] | None = None,
         limit: int | None = None,
         dry_run: bool = False,
         ttl: int | None = None,
@@ -207,6 +209,9 @@ class DeadLetters(BaseClient):
             done = yield from self._redrive_there(queue, options)
             if done is not None:
                 return done
+        elif isinstance(options.where, str | Mapping) and options.limit != 0:
+            message = "only the server can filter by this `where`: without on_moved or server=False"
+            raise ValueError(message)
         result: Redriven = yield ToTheEnd(
             lambda stopping: Redrive(self, queue, options, stopping=stopping).steps(),
             self.release_on_sigterm,
@@ -219,7 +224,7 @@ class DeadLetters(BaseClient):
         try:
             job = yield from self._exchange(jobs.begin(queue_path(queue, "redrives"), order))
         except Refused as error:
-            if error.status in jobs.NO_SUCH_ROUTE and not isinstance(options.where, str):
+            if error.status in jobs.NO_SUCH_ROUTE and not isinstance(options.where, str | Mapping):
                 return None
             raise
         return told((yield from jobs.finish(self, job)), dry_run=options.dry_run)
