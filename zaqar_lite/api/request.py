@@ -85,6 +85,7 @@ def _decode(part: str) -> str:
 TOPICS = "/v2/topics/"
 """What the path of a topic begins with."""
 JSON = b"application/json"
+D = TypeVar("D", int, None)
 Headers = tuple[tuple[bytes, bytes], ...]
 Write = Callable[[bytes], Awaitable[None]]
 """Send a part of a body; it returns once the connection has room for more."""
@@ -337,7 +338,7 @@ class Request(Struct, eq=False, weakref=True):
         values = (self.given or self.parameters).get(name)
         return values[-1] if values else None
 
-    def whole(self, name: str, default: int) -> int:
+    def whole(self, name: str, default: D) -> int | D:
         """The last value of a parameter as an integer.
 
         Raises:
@@ -352,21 +353,13 @@ class Request(Struct, eq=False, weakref=True):
             raise _invalid(name, "The value must be an integer.")
         return int(value)
 
-    def asked_limit(self) -> int | None:
-        """How many entries the client asks for; None where it leaves that to the server.
-
-        Raises:
-            Refused: 400, it is no integer.
-        """
-        return None if self.text("limit") is None else self.whole("limit", 0)
-
     def limit(self, most: int, default: int = DEFAULT_LIMIT) -> int:
         """How many entries a page shall have.
 
         Raises:
             Invalid: out of range.
         """
-        return page_limit(self.asked_limit(), most, default)
+        return page_limit(self.whole("limit", None), most, default)
 
     def flag(self, name: str) -> bool:
         """The last value of a parameter as a boolean; False when it is absent.

@@ -53,7 +53,7 @@ class ClaimActions:
     )
     async def claim_messages(self, request: Request) -> Response:
         """Claim messages; 204 when there is none to claim."""
-        limit = request.asked_limit()
+        limit = request.whole("limit", None)
         details, large = request.flag("details"), request.flag("large")
         seconds = self.polling.seconds(request)
         document = documents.parse_object(request.document) if request.size else {}

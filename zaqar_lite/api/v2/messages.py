@@ -228,7 +228,7 @@ class MessageActions:
         queue = request.queue
         echo, large = request.flag("echo"), request.flag("large")
         marker, until = request.text("marker"), request.text("until")
-        limit, seconds = request.asked_limit(), self.polling.seconds(request)
+        limit, seconds = request.whole("limit", None), self.polling.seconds(request)
         include_claimed = request.flag("include_claimed")
         include_delayed = request.flag("include_delayed")
 

@@ -1,7 +1,7 @@
 """Queues: create, read, patch, delete, list, count, purge, share and history."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from msgspec import Struct
@@ -208,14 +208,7 @@ class QueueActions:
         signed = await self.presigned_urls.share(
             queue, resources=resources, methods=methods, expires=form.expires
         )
-        shown = {
-            "paths": signed.paths,
-            "methods": signed.methods,
-            "project": signed.project,
-            "expires": signed.expires,
-            "signature": signed.signature,
-        }
-        return Response(200, shown)
+        return Response(200, asdict(signed))
 
     @route(
         "DELETE /v2/queues/{queue_name}/share", "queues:unshare manage", (204,), rel="queue_share"
@@ -237,7 +230,7 @@ class QueueActions:
             state = HistoryState(request.text("state") or "done")
         except ValueError:
             raise Invalid("'state' must be 'done' or 'failed'.") from None
-        limit = request.asked_limit()
+        limit = request.whole("limit", None)
         page = await self.queues.history(
             request.queue, state, marker=request.text("marker"), limit=limit
         )
@@ -258,7 +251,7 @@ def page_query(request: Request) -> dict[str, Any]:
     """What a listing of queues or topics asks for, as the services take it."""
     return {
         "marker": request.text("marker"),
-        "limit": request.asked_limit(),
+        "limit": request.whole("limit", None),
         "name_contains": request.text("name"),
         "metadata": _metadata_filters(request),
     }

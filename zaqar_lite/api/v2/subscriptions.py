@@ -229,7 +229,7 @@ class DeliveryActions:
             return Response(200, {"deliveries": shown, "links": []})
         if state != "failed":
             raise Invalid("'state' must be 'last' or 'failed'.")
-        limit = request.asked_limit()
+        limit = request.whole("limit", None)
         failed = await self._inspection.failed(
             queue, subscription_id, marker=request.text("marker"), limit=limit
         )
