@@ -21,7 +21,9 @@ from tests import scheduling, services
 from tests.limits import (  # noqa: F401 - hooks of pytest
     mark_longer,
     pytest_fixture_setup,
+    pytest_runtest_call,
     pytest_runtest_logfinish,
+    pytest_runtest_setup,
     pytest_runtest_teardown,
     pytest_timeout_cancel_timer,
     pytest_timeout_set_timer,

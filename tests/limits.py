@@ -49,6 +49,12 @@ class Limit(Protocol):
         """The limit in seconds, the test's fixtures included."""
 
 
+class _Phase:
+    """Whether a test or its fixtures run: an alarm in a report would end the whole run."""
+
+    runs = False
+
+
 class LimitExceededError(BaseException):
     """Ends the event loop of a test that waits: anyio then cancels the test, and no later one."""
 
@@ -60,6 +66,8 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Limit) -> bool | None:
         return None
 
     def ring(_number: int, frame: FrameType | None) -> None:
+        if not _Phase.runs:
+            return
         message = f"{item.nodeid} took longer than {settings.timeout:g} s\n\n{stacks(frame)}"
         if _waits():
             raise LimitExceededError(message)
@@ -94,11 +102,32 @@ def pytest_fixture_setup(
         signal.setitimer(signal.ITIMER_REAL, left, again)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
-    """Give the servers of the session time to end: they end with the last test."""
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Generator[None, object, object]:
+    """Let the alarm ring while fixtures begin."""
+    return (yield from _ringing())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    """Let the alarm ring while a test runs."""
+    return (yield from _ringing())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    """Let it ring while fixtures end; the servers of the session end with the last test."""
     if nextitem is None:
         renew()
+    return (yield from _ringing())
+
+
+def _ringing() -> Generator[None, object, object]:
+    _Phase.runs = True
+    try:
+        return (yield)
+    finally:
+        _Phase.runs = False
 
 
 def renew() -> None:

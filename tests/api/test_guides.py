@@ -10,6 +10,7 @@ import pytest
 
 from tests.server import ServerProcess
 from zaqar_lite.domain.attempts import MAX_ATTEMPTS
+from zaqar_lite.service.pooling.pools import MAX_FLAVORS, MAX_POOLS
 
 SOURCE = Path(__file__).parents[2] / "api-ref" / "source"
 
@@ -66,6 +67,8 @@ def test_the_commands_about_retries_work_and_the_letter_says_why() -> None:
 def test_the_guide_has_the_numbers_of_the_program() -> None:
     text = (SOURCE / "guide-retries.rst").read_text()
     assert f"last {MAX_ATTEMPTS - 1} are kept" in text
+    text = (SOURCE / "pools.rst").read_text()
+    assert f"{MAX_FLAVORS:,} flavors, and a server at most {MAX_POOLS} pools" in text
 
 
 @pytest.mark.parametrize("state", ["ready", "delayed", "claimed", "parked", "dead letter"])

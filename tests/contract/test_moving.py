@@ -25,12 +25,13 @@ async def dead(queue: QueueUnderTest, letters: QueueUnderTest, *texts_of: str) -
     return posted
 
 
+@pytest.mark.parametrize("delay", [0, MINUTE])
 async def test_a_moved_message_is_the_same_message(
-    queue: QueueUnderTest, other: QueueUnderTest
+    queue: QueueUnderTest, other: QueueUnderTest, delay: int
 ) -> None:
     (message_id,) = await dead(queue, other, "a")
     letter = await other.get_one(message_id, details=True)
-    assert await other.move(queue, message_id) == [Outcome.DONE]
+    assert await other.move(queue, message_id, delay=delay) == [Outcome.DONE]
     moved = await queue.get_one(message_id, details=True)
     assert (moved.body, moved.headers, moved.client_id, moved.created_at) == (
         letter.body,
@@ -46,8 +47,9 @@ async def test_a_moved_message_is_the_same_message(
     assert moved.origin == replace(letter.origin, redriven=1)
     assert not await other.get(message_id)
     assert await other.counts() == (0, 0, 0)
-    assert await queue.counts() == (1, 0, 0)
-    claimed = await queue.claim()
+    assert await queue.counts() == ((0, 1, 0) if delay else (1, 0, 0))
+    queue.advance(2 * delay)
+    claimed = await queue.claim(mode=DelayMode.HONOUR)
     assert ids(claimed.messages) == [message_id]
     assert claimed.messages[0].claim_count == 1
 

@@ -173,4 +173,9 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "LEAD_MS = 500",
         "501",
     ): "How long before its instant a delivery is taken; it then waits for it.",
+    (
+        "zaqar_lite/service/delivery/attempt.py",
+        'message_id = f"msg_{delivery.id or secrets.token_hex(16)}"',
+        "17",
+    ): "How many random digits the id of a request to confirm has.",
 }
