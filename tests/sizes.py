@@ -31,7 +31,7 @@ SIZES = {
     "api, server, top level": Size(11_400, 8_800),
     "storage": Size(23_650, 20_800),
     "client": Size(7_750, 7_400),
-    "commands": Size(3_600, 3_200),
+    "commands": Size(3_550, 3_200),
     "ui": Size(1_950, 1_200),
     "spark": Size(3_550, 3_200),
     "rabbitmq": Size(2_900, 2_600),
