@@ -19,7 +19,7 @@ from zaqar_lite.domain.errors import (
     Unavailable,
     ZaqarLiteError,
 )
-from zaqar_lite.domain.models import Record, RecordBound
+from zaqar_lite.domain.models import QueueRecord, Record, RecordBound
 from zaqar_lite.domain.sealed import check_opened
 from zaqar_lite.storage.management import ManagementStore
 
@@ -83,6 +83,21 @@ async def all_records(
             return
         after = page[-1].project, page[-1].name
         left = None if left is None else left - size
+        await asyncio.sleep(0)
+
+
+async def all_queues(
+    management: ManagementStore, project: str, page_size: int = _READ_AT_ONCE
+) -> AsyncIterator[QueueRecord]:
+    """The records of a project's queues by name, a page at a time; others have their turn."""
+    marker: str | None = None
+    while True:
+        page = await management.list_queues(project, marker=marker, limit=page_size)
+        for record in page:
+            yield record
+        if len(page) < page_size:
+            return
+        marker = page[-1].queue.name
         await asyncio.sleep(0)
 
 

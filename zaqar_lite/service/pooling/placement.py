@@ -6,7 +6,6 @@ with its queue is kept for LEFT_MS, marked: whoever makes the queue again within
 in the same place, and nobody who still goes by the entry posts to where no one looks.
 """
 
-import asyncio
 import logging
 import random
 import time
@@ -23,7 +22,7 @@ from zaqar_lite.domain.errors import Invalid, NotFound, RecordChanged, Unavailab
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.caching import Cache
 from zaqar_lite.service.pooling.pools import FRESH, Pool, PoolRegistry
-from zaqar_lite.service.records import Kind, all_records, retried
+from zaqar_lite.service.records import Kind, all_queues, all_records, retried
 from zaqar_lite.storage.management import ManagementStore
 
 logger = logging.getLogger(__name__)
@@ -229,22 +228,14 @@ class Placements:
     ) -> Sequence[tuple[QueueRef, Place]]:
         """The queues of a project and where they lie; with `most`, the first in so many pools."""
         found: list[tuple[QueueRef, Place]] = []
-        marker: str | None = None
-        limit = 1 if most == 1 else _READ_AT_ONCE
-        while True:
-            page = await self.management.list_queues(
-                project, marker=marker, limit=limit, name_contains=None, metadata={}
-            )
-            for record in page:
-                place = (await self.entry(record.queue)).place
-                if most is None or place.pool not in {one.pool for _, one in found}:
-                    found.append((record.queue, place))
-                if len(found) == most:
-                    return found
-            if len(page) < limit:
-                return found
-            marker = page[-1].queue.name
-            await asyncio.sleep(0)  # others have their turn
+        page_size = 1 if most == 1 else _READ_AT_ONCE
+        async for record in all_queues(self.management, project, page_size):
+            place = (await self.entry(record.queue)).place
+            if most is None or place.pool not in {one.pool for _, one in found}:
+                found.append((record.queue, place))
+            if len(found) == most:
+                break
+        return found
 
     async def _choose(
         self, queue: QueueRef, metadata: Mapping[str, Any], before: Place | None

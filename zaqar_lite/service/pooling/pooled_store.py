@@ -265,14 +265,14 @@ class PooledMessages(Store):
         )
         return await _post_unknown(messages, batch_key, known, post)
 
-    async def _follow(self, line: QueueRef, queue: QueueRef, place: Place) -> None:
+    async def _follow(self, ordered: QueueRef, queue: QueueRef, place: Place) -> None:
         """Let the queue of an ordered subscription lie where its own queue does."""
-        found = await self.placements.place(line)
+        found = await self.placements.place(ordered)
         if found.pool == place.pool:
             return
-        if (await (await self.pool(found.pool)).stats(line)).total:
+        if (await (await self.pool(found.pool)).stats(ordered)).total:
             raise Unavailable(f"Earlier messages of {queue.name!r} are being delivered first.")
-        await self.placements.write(line, Place(place.pool))
+        await self.placements.write(ordered, Place(place.pool))
 
     async def find_idempotency_keys(
         self, queue: QueueRef, messages: Collection[str] = (), batch: str | None = None

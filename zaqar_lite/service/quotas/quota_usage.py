@@ -28,6 +28,7 @@ from zaqar_lite.service.caching import Cache
 from zaqar_lite.service.long_polling import LongPolling
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.quotas.concurrency_limits import ConnectionLimits
+from zaqar_lite.service.records import all_queues
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
@@ -44,7 +45,6 @@ _QUICK = 0.005
 _PARTS = 8
 _PATIENCE = 1.0
 """Seconds that a post waits for a count, which then goes on in the background."""
-_PAGE = 100
 _MAX_PROJECTS = 10_000
 
 R = TypeVar("R")
@@ -215,18 +215,11 @@ class MessageQuota:
         tally.at, tally.took = begun, self.monotonic() - begun
 
     async def _look(self, project: str) -> Usage:
-        found, marker = Usage(), None
-        while True:
-            page = await self.management.list_queues(
-                project, marker=marker, limit=_PAGE, name_contains=None, metadata={}
-            )
-            for record in page:
-                stats = await self.messages.stats(record.queue)
-                found = found.plus(Usage(stats.total, stats.bytes))
-            if len(page) < _PAGE:
-                return found
-            marker = page[-1].queue.name
-            await asyncio.sleep(0)  # others have their turn
+        found = Usage()
+        async for record in all_queues(self.management, project):
+            stats = await self.messages.stats(record.queue)
+            found = found.plus(Usage(stats.total, stats.bytes))
+        return found
 
 
 MOST_COUNTED = 10_000
