@@ -87,20 +87,14 @@ class Renderer:
                     document.update(_details(one))
         return shown
 
-    def popped(self, message: Message, *, details: bool = False) -> dict[str, Any]:
-        """A popped message: upstream's own shape, without an href; see `message` for `details`."""
-        shown: dict[str, Any] = {
-            "id": message.id,
-            "age": message.age_ms // 1000,
-            "ttl": message.ttl_ms // 1000,
-            "body": orjson.Fragment(message.body),
-            "claim_id": None,
-            "claim_count": message.claim_count,
-        }
-        if self._checksum:
-            self._add_checksum(shown, message.body)
-        if details:
-            shown.update(_details(message))
+    def popped(
+        self, queue: QueueRef, messages: Sequence[Message], *, details: bool = False
+    ) -> list[dict[str, Any]]:
+        """Messages that were popped: upstream's own shape, without an href; see `message`."""
+        shown = self.messages(queue, messages, details=details)
+        for document, one in zip(shown, messages, strict=True):
+            del document["href"]
+            document["claim_id"], document["claim_count"] = None, one.claim_count
         return shown
 
     @staticmethod

@@ -196,7 +196,7 @@ class MessageActions:
             return await self.messages.pop(queue, limit, details=details, large=large) or None
 
         popped = await self.polling.ask(request, queue, seconds, ask)
-        shown = [self.renderer.popped(message, details=details) for message in popped or ()]
+        shown = self.renderer.popped(queue, popped or (), details=details)
         return Response(200, {"messages": shown})
 
     @route(
