@@ -52,12 +52,19 @@ class _Posted(Draft, frozen=True, gc=False):
     group: str = _ABSENT
 
 
+class EditForm(msgspec.Struct, forbid_unknown_fields=True):
+    """What is to be changed of a delayed message; an empty body is none."""
+
+    body: msgspec.Raw = msgspec.Raw()
+    ttl: int = _ABSENT
+    delay: int = _ABSENT
+
+
 class _PostDocument(msgspec.Struct):
     messages: list[_Posted]
 
 
 _decode_post = msgspec.json.Decoder(_PostDocument).decode
-_decode_parts = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def parse(body: bytes, *, deepest: int = MAX_DOCUMENT_DEPTH) -> Any:  # noqa: ANN401 - any JSON
@@ -162,24 +169,17 @@ def _in_group(index: int, message: _Posted) -> Draft:
     return replace(message, headers={**headers, GROUP_HEADER: group})
 
 
-def parse_edit(body: bytes) -> Mapping[str, Any]:
-    """Read the document of an edit: `body` (raw bytes), `ttl`, `delay`; at least one.
+def parse_edit(body: bytes) -> EditForm:
+    """Read the document of an edit, in which at least one field is given.
 
     Raises:
         Refused: 400, an unknown field or a wrong type.
     """
-    document = parse_object(body, deepest=MAX_BODY_DEPTH)
-    fields: dict[str, Any] = {}
-    for name, value in document.items():
-        if name == "body":
-            fields[name] = bytes(_decode_parts(body)[name]).strip()
-        elif name in ("ttl", "delay"):
-            fields[name] = _integer(name, value, "")
-        else:
-            raise bad_body(f"Unknown field {name!r}: an edit takes 'body', 'ttl' and 'delay'.")
-    if not fields:
+    parse_object(body, deepest=MAX_BODY_DEPTH)
+    form = decode(EditForm, body)
+    if form == EditForm():
         raise bad_body("Nothing to edit: give 'body', 'ttl' or 'delay'.")
-    return fields
+    return form
 
 
 def integer(document: Mapping[str, Any], name: str) -> int | None:

@@ -133,13 +133,13 @@ class MessageActions:
             return await self.settling.settle_one(request)
         queue = request.queue
         details = request.flag("details")
-        fields = documents.parse_edit(request.document)
+        form = documents.parse_edit(request.document)
         message = await self.messages.edit(
             queue,
             request.path_values[1],
-            body=fields.get("body"),
-            ttl=fields.get("ttl"),
-            delay=fields.get("delay"),
+            body=bytes(form.body) or None,
+            ttl=form.ttl,
+            delay=form.delay,
             if_due=if_due(request),
             size=request.size,
         )
