@@ -6,6 +6,7 @@ done and of failed messages, by the numbers of their rows. A page that grows ove
 and what comes behind it gets numbers of its own, so a message stays in its page for life.
 """
 
+import json
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -13,7 +14,11 @@ from typing import Any, NamedTuple
 
 import apsw
 
+from zaqar_lite.storage.opendata.format import MAX_U16
+from zaqar_lite.storage.opendata.format.active import Extra, encode_active, encode_extra
 from zaqar_lite.storage.opendata.format.keys import RecordType
+from zaqar_lite.storage.opendata.ids import Ids
+from zaqar_lite.storage.sql.entries import LEASED, PARKED, decode_origin
 from zaqar_lite.storage.sql.queues import NEVER
 
 PAGE_SIZE = 32
@@ -124,10 +129,10 @@ def _new_number(connection: apsw.Connection, kind: RecordType, queue: int) -> in
 def _has_aside(
     connection: apsw.Connection, kind: RecordType, queue: int, first: int, end: int
 ) -> bool:
-    return kind is RecordType.ACTIVE and bool(aside(connection, queue, first, end))
+    return kind is RecordType.ACTIVE and bool(_aside(connection, queue, first, end))
 
 
-def aside(
+def _aside(
     connection: apsw.Connection, queue: int, first: int, end: int
 ) -> list[tuple[int, int, str, bytes | None]]:
     """The elements of a page that are set aside: position, whether held, fields and extra."""
@@ -137,3 +142,56 @@ def aside(
         (queue, first, end),
     ).fetchall()
     return found
+
+
+def encode_page(connection: apsw.Connection, ids: Ids, queue: int, page: Changed) -> bytes:
+    """Encode an active page: its rows, and the elements that are set aside."""
+    elements: list[tuple[int, int, Sequence[int], bytes | None]] = []
+    for row in page.rows:
+        (
+            position, number, priority, due, expires, claims, own_id, state, until, ttl, created,
+            claim, claimed_at, is_shared, moved, origin,
+        ) = row  # fmt: skip
+        attempts = min(claims, MAX_U16)
+        if state < LEASED:
+            fields = (number, priority, due, expires, attempts)
+            if (
+                position == number
+                and ttl == expires - created
+                and not moved
+                and not is_shared
+                and claim is None
+            ):
+                elements.append((position, 0, fields, None))
+                continue
+        elif state == LEASED:
+            fields = (number, priority, claimed_at, until, attempts)
+        else:
+            fields = (number, priority, until, until, attempts)
+        shown = ids.shown(own_id, position, number, is_shared, moved)
+        extra = Extra(
+            due if state >= LEASED else None,
+            expires if state >= LEASED else None,
+            None if ttl == expires - created else ttl,
+            None if position == number else position,
+            shown.is_renamed,
+            None if state == LEASED else claim,
+            bool(is_shared),
+            state == PARKED,
+            None if origin is None else decode_origin(origin),
+        )
+        elements.append((
+            position, int(state >= LEASED), fields,
+            None if extra == _NO_EXTRA else encode_extra(number, extra),
+        ))  # fmt: skip
+    if others := _aside(connection, queue, page.first, page.end):
+        elements += [(at, held, json.loads(text), extra) for at, held, text, extra in others]
+        elements.sort(key=lambda one: one[0])
+    return encode_active(
+        [field for _, held, fields, _ in elements if not held for field in fields],
+        [field for _, held, fields, _ in elements if held for field in fields],
+        [extra for *_, extra in elements if extra is not None],
+    )
+
+
+_NO_EXTRA = Extra()

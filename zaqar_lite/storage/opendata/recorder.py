@@ -31,11 +31,11 @@ from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import QueueRecord, QueueRef
 from zaqar_lite.storage.opendata.engine import Batch
 from zaqar_lite.storage.opendata.format import MAX_U16, CodecError, bookkeeping, keys, records
-from zaqar_lite.storage.opendata.format.active import Extra, encode_active, encode_extra
+from zaqar_lite.storage.opendata.format.active import encode_active
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.ids import Ids, number_in
-from zaqar_lite.storage.opendata.pages import Changed, aside, changed_pages
-from zaqar_lite.storage.sql.entries import ENDED, LEASED, PARKED, decode_origin, in_lists
+from zaqar_lite.storage.opendata.pages import Changed, changed_pages, encode_page
+from zaqar_lite.storage.sql.entries import ENDED, LEASED, in_lists
 
 EMPTY = {
     RecordType.ACTIVE: encode_active((), ()),
@@ -359,8 +359,7 @@ class Encoding:
             ]
             value = records.ENDED.encode(listed)
         else:
-            others = aside(self._connection, queue, page.first, page.end)
-            value = encode_page(self._ids, page.rows, others)
+            value = encode_page(self._connection, self._ids, queue, page)
         if value != EMPTY[kind] or (page.number is None and self._has_record(queue)):
             self.put(key, value)
         else:
@@ -499,58 +498,3 @@ def _record(row: Row) -> bytes:
 def _lists_of(number: int, content: int) -> tuple[tuple[RecordType, int], ...]:
     """The lists of a queue, and the numbers that their pages are under."""
     return (RecordType.ACTIVE, content), (RecordType.DONE, number), (RecordType.FAILED, number)
-
-
-def encode_page(
-    ids: Ids, rows: Iterable[Row], others: Sequence[tuple[int, int, str, bytes | None]] = ()
-) -> bytes:
-    """Encode an active page: its rows, and the elements that are set aside."""
-    elements: list[tuple[int, int, Sequence[int], bytes | None]] = []
-    for row in rows:
-        (
-            position, number, priority, due, expires, claims, own_id, state, until, ttl, created,
-            claim, claimed_at, is_shared, moved, origin,
-        ) = row  # fmt: skip
-        attempts = min(claims, MAX_U16)
-        if state < LEASED:
-            fields = (number, priority, due, expires, attempts)
-            if (
-                position == number
-                and ttl == expires - created
-                and not moved
-                and not is_shared
-                and claim is None
-            ):
-                elements.append((position, 0, fields, None))
-                continue
-        elif state == LEASED:
-            fields = (number, priority, claimed_at, until, attempts)
-        else:
-            fields = (number, priority, until, until, attempts)
-        shown = ids.shown(own_id, position, number, is_shared, moved)
-        extra = Extra(
-            due if state >= LEASED else None,
-            expires if state >= LEASED else None,
-            None if ttl == expires - created else ttl,
-            None if position == number else position,
-            shown.is_renamed,
-            None if state == LEASED else claim,
-            bool(is_shared),
-            state == PARKED,
-            None if origin is None else decode_origin(origin),
-        )
-        elements.append((
-            position, int(state >= LEASED), fields,
-            None if extra == _NO_EXTRA else encode_extra(number, extra),
-        ))  # fmt: skip
-    if others:
-        elements += [(at, held, json.loads(text), extra) for at, held, text, extra in others]
-        elements.sort(key=lambda one: one[0])
-    return encode_active(
-        [field for _, held, fields, _ in elements if not held for field in fields],
-        [field for _, held, fields, _ in elements if held for field in fields],
-        [extra for *_, extra in elements if extra is not None],
-    )
-
-
-_NO_EXTRA = Extra()
