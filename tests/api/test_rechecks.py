@@ -146,8 +146,15 @@ async def test_a_stream_ends_when_its_signature_is_revoked(make_api: MakeApi) ->
 
 @pytest.mark.parametrize(("method", "path"), [("POST", "claims?"), ("GET", "messages?echo=true&")])
 async def test_who_waits_is_refused_once_the_key_is_revoked(
-    make_api: MakeApi, method: str, path: str
+    make_api: MakeApi, monkeypatch: pytest.MonkeyPatch, method: str, path: str
 ) -> None:
+    hold, checking = rechecks.Revalidation.hold, set[rechecks.Revalidation]()
+
+    def noted(self: rechecks.Revalidation, *given: Any) -> Any:
+        checking.add(self)
+        return hold(self, *given)
+
+    monkeypatch.setattr(rechecks.Revalidation, "hold", noted)
     async with make_api(auth="keys") as api:
         key, other = await api.make_key("*:*"), await api.make_key("*:*")
         await api.call("PUT", "", {}, Authorization=f"Bearer {other}")
@@ -165,6 +172,8 @@ async def test_who_waits_is_refused_once_the_key_is_revoked(
         assert not waits[1].done()
         await api.post({"body": 1}, Authorization=f"Bearer {other}")
         assert (await asyncio.wait_for(waits[1], 10)).json()["messages"][0]["body"] == 1
+    assert checking
+    assert not any(one._held for one in checking), "what has ended is checked no more"
 
 
 async def test_a_claim_that_waits_ends_with_its_signature(make_api: MakeApi) -> None:

@@ -144,9 +144,10 @@ async def test_results_say_what_was_not_done(api: Api) -> None:
 async def test_a_claim_is_released_with_a_delay(api: Api) -> None:
     message = await one_claimed(api)
     path = f"claims/{claim_id_of(message)}"
-    await api.expect(204, "DELETE", f"{path}?delay=30")
+    await api.expect(400, "DELETE", f"{path}?delay=43201")
+    await api.expect(204, "DELETE", f"{path}?delay=43200")
     assert await api.claim(1) == []
-    api.advance(31)
+    api.advance(43_201)
     assert len(await api.claim(1)) == 1
 
 

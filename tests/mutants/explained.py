@@ -178,4 +178,44 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         'message_id = f"msg_{delivery.id or secrets.token_hex(16)}"',
         "17",
     ): "How many random digits the id of a request to confirm has.",
+    (
+        "zaqar_lite/service/queues.py",
+        "_MOST_SEEN = 10_000",
+        "10001",
+    ): "How many queues are remembered to have a record; others are looked at again.",
+    (
+        "zaqar_lite/service/schedules/schedules.py",
+        "plan, timing, last = self.plan, self.plan.timing(self.created_at), self.next - 1",
+        "2",
+    ): "No schedule fires twice within a millisecond.",
+    (
+        "zaqar_lite/service/schedules/schedules.py",
+        "after = due[-1].key",
+        "2",
+    ): "The last entry of a full page is looked at once more.",
+    (
+        "zaqar_lite/service/schedules/schedules.py",
+        "catch_up: int | str = 3_600",
+        "3601",
+    ): "An instant that was missed an hour and a second ago, where nobody said how long.",
+    (
+        "zaqar_lite/service/delivery/deliveries.py",
+        "if subscription.disabled is not None or subscription.expires_at <= self.clock.now_ms():",
+        "<",
+    ): "A subscription that ends in the very millisecond of a delivery.",
+    (
+        "zaqar_lite/service/pooling/pooled_store.py",
+        "if not task.cancelled() and (error := task.exception()) is not None:",
+        "is",
+    ): "Whether a line is logged when a pool does not open.",
+    (
+        "zaqar_lite/service/pooling/pooled_store.py",
+        "if found is None or (failed_at is not None and time.monotonic() - failed_at >= _PAUSE):",
+        ">",
+    ): "A measured time that is the bound to the last bit of a float.",
+    (
+        "zaqar_lite/service/metrics/queue_depths.py",
+        "self._passes = 0",
+        "1",
+    ): "Which pass over the queues looks for those to be monitored.",
 }

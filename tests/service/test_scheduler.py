@@ -187,6 +187,8 @@ async def test_overlap_skips_while_the_last_one_is_there(place: Place) -> None:
 
 
 async def test_a_paused_schedule_waits(place: Place) -> None:
+    woken: list[None] = []
+    place.schedules.wake_scheduler = lambda: woken.append(None)
     await place.put(every="1h")
 
     def paused(value: bool) -> Any:
@@ -197,6 +199,7 @@ async def test_a_paused_schedule_waits(place: Place) -> None:
     await place.run()
     assert await place.posted() == []
     await place.schedules.change("p", "s", paused(False))
+    assert len(woken) == 3, "what is due may be due earlier now"
     place.move_to(6)
     await place.run()
     assert len(await place.posted()) == 1

@@ -65,4 +65,4 @@ class Settled(NamedTuple):
     """One outcome for each settlement, in their order, and how many dead letters were moved."""
 
     outcomes: Sequence[Outcome]
-    moved: int = 0
+    moved: int

@@ -147,7 +147,7 @@ class SqlMessageStore(MessageStore):
             part = settlements[first : first + _STEP]
             # The first step's version decides for all of them.
             read = version if first == 0 else None
-            nothing = Settled([Outcome.NOT_FOUND] * len(part))
+            nothing = Settled([Outcome.NOT_FOUND] * len(part), 0)
             done = await self._db.change_queue(
                 queue, read, nothing, settling.settle, claim_id, part, retries
             )
