@@ -498,6 +498,7 @@ class Unasked:
         (request("DELETE", f"{POST}?ids={'0' * 32}"), False),
         (request("GET", f"{POST}?marker=7"), False),
         (request("POST", POST, length=27, headers={"Idempotency-Key": "k"}), False),
+        (request("POST", POST, length=27, headers={"X-Amz-Date": "20261128T000000Z"}), False),
         (request("GET", POST, headers={"Connection": "close"}), False),
         (request("POST", POST, headers={"Transfer-Encoding": "chunked"}), False),
     ],
@@ -587,6 +588,8 @@ class Answering:
     def answers_at_once(self, _: Head) -> bool:
         """Answer in a task."""
         return False
+
+    reads_first = answers_at_once
 
 
 async def _answered(result: Response) -> bytes:

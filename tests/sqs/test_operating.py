@@ -64,8 +64,9 @@ async def test_requests_are_counted_and_logged_by_their_operation(
         await sqs.call("SendMessage", MessageBody="x")
         page = (await api.call("GET", "/metrics")).text
     assert 'route="POST /#SendMessage"' in page
-    (line,) = (one for one in caplog.records if vars(one).get("route") == "sqs_send_message")
-    assert (vars(line)["queue"], vars(line)["project"]) == (api.queue, ACCOUNT)
+    logged = [vars(one)["fields"] for one in caplog.records if one.name == "zaqar_lite.access"]
+    (line,) = (fields for fields in logged if fields["route"] == "sqs_send_message")
+    assert (line["queue"], line["project"]) == (api.queue, ACCOUNT)
 
 
 async def test_quotas_and_rates_hold(make_api: MakeApi) -> None:
@@ -144,6 +145,31 @@ def test_nothing_is_received_for_a_client_that_has_gone() -> None:
             QueueUrl=url, WaitTimeSeconds=5, AttributeNames=["ApproximateReceiveCount"]
         )["Messages"]
         assert message["Attributes"]["ApproximateReceiveCount"] == "1"
+
+
+def test_requests_may_come_in_pieces() -> None:
+    with ServerProcess("memory://", "--sqs") as server:
+        document = orjson.dumps({"QueueName": "jobs"})
+        head = "POST /demo HTTP/1.1\r\nHost: localhost\r\nX-Amz-Target: AmazonSQS.{}\r\n"
+        head += "X-Amz-Date: {}\r\nContent-Length: {}\r\n\r\n"
+        requests = b""
+        for number in range(40):
+            operation = "CreateQueue" if number % 2 else "GetQueueUrl"
+            requests += head.format(operation, number, len(document)).encode() + document
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for at in range(0, len(requests), 61):
+                connection.sendall(requests[at : at + 61])
+                time.sleep(0.001)
+            connection.shutdown(socket.SHUT_WR)
+            answers = b"".join(iter(lambda: connection.recv(65_536), b""))
+        assert answers.count(b"HTTP/1.1 400 ") == 1, "there is no queue at first"
+        assert answers.count(b"HTTP/1.1 200 ") == 39
+        # One that announces a body which it never sends is not waited for at the end.
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:
+            connection.sendall(head.format("CreateQueue", 1, 9).encode())
+            connection.shutdown(socket.SHUT_WR)
+            assert connection.recv(65_536) == b""
 
 
 @pytest.mark.parametrize("path", ["/", "/v2/queues/jobs/messages"])

@@ -228,6 +228,10 @@ class Application:
             return found
         return head.path.startswith(NAMING) and ("/messages" in head.path or "/claims" in head.path)
 
+    def reads_first(self, head: Head) -> bool:
+        """Whether the body of a request is read before anything is checked: one of a dialect."""
+        return self.dialect is not None and self.dialect.answers_at_once(head) is not None
+
     async def _answer_elsewhere(self, request: Request) -> Response | None:
         """Answer what is for the page or the document, and guesses; None for any other request."""
         try:

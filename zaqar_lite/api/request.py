@@ -150,7 +150,8 @@ class Head:
     names that were sent more than once. `size` is the length of the body: -1 if it is chunked. A
     server keeps heads by their bytes, so nothing may change one. The attributes below `size` are
     empty unless the head alone decides who asks for what (see `Application`); with `at_once` it
-    is probably answered without waiting. If it `was_admitted`, a request with it passed its checks.
+    is probably answered without waiting. If it `was_admitted`, a request with it passed its checks,
+    or is read before these: it is begun once its body has come.
     """
 
     __slots__ = (

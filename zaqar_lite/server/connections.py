@@ -221,7 +221,7 @@ class HttpConnection(ClientConnection):
 
     def shutdown(self) -> None:
         """Close the connection, after the answer that is being made, because the server stops."""
-        if self._is_busy or self._awaits_body:
+        if self._is_busy or self._awaits_body or self._queue:
             self._stops = True
         else:
             self._transport.close()
@@ -307,6 +307,7 @@ class HttpConnection(ClientConnection):
         if not self._head_bytes:
             self._begun_at = self._heard_at
         head.at_once = self.application.answers_at_once(head)
+        head.was_admitted = not expects_continue and self.application.reads_first(head)
         self._request = request = Request(head, source=self)
         self._is_whole, self._expects = False, expects_continue
         self._body = bytearray()
@@ -381,6 +382,9 @@ class HttpConnection(ClientConnection):
     def _start_next(self) -> None:
         """Begin to answer the next request that has arrived, if there is still a client."""
         while self._queue and not (self._is_busy or self._writable or self._is_closed):
+            head, is_whole = self._queue[0].head, self._is_whole or len(self._queue) > 1
+            if not is_whole and head.was_admitted and 0 <= head.size <= _UNREAD_BODY:
+                return
             self._run(self._queue.pop(0))
 
     def _run(self, request: Request) -> None:

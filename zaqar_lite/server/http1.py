@@ -70,7 +70,7 @@ MOST_KEPT = 1_024
 """How many heads are kept."""
 _SLASHES = 4
 """How many slashes /v2/queues/NAME/messages has; what lies below has an id."""
-_UNIQUE = frozenset((b"idempotency-key", b"traceparent", b"x-openstack-request-id"))
+_UNIQUE = frozenset((b"idempotency-key", b"traceparent", b"x-amz-date", b"x-openstack-request-id"))
 """Headers that have another value in each request."""
 LONGEST_KEPT = 2_048
 """Bytes of a head that may be kept."""
