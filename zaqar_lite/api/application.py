@@ -5,6 +5,8 @@ every error has the same form. `server` calls `answer` for HTTP and WebSocket, `
 """
 
 import asyncio
+import logging
+import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import InitVar, dataclass, field
@@ -15,7 +17,6 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import Struct
 
 from zaqar_lite.api import asgi
-from zaqar_lite.api.access import FAILED, SLOW, log_request
 from zaqar_lite.api.asgi import AsgiApp, Lifespan, Receive, Scope, Send, serve_lifespan
 from zaqar_lite.api.auditing import Auditor
 from zaqar_lite.api.authentication import RequestAuthentication, TrustedProxies, take_signature
@@ -39,6 +40,7 @@ from zaqar_lite.api.websocket.conversation import SocketHost
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.quotas import Quota
+from zaqar_lite.domain.topics import is_topic
 from zaqar_lite.service.metrics.metrics import Metrics
 from zaqar_lite.service.quotas.concurrency_limits import ConnectionLimits
 from zaqar_lite.service.quotas.rate_limits import READ, RateLimits
@@ -47,6 +49,12 @@ if TYPE_CHECKING:
     from zaqar_lite.api.tracing import RequestTraces
 
 _PAGE = "/ui"
+_access = logging.getLogger("zaqar_lite.access")
+_SLOW = 0.5
+"""Seconds of work that make a request slow; time that it asked to wait does not count."""
+_FAILED = 400
+_CALLER = re.compile(rb"req-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_TRACE = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(?:-.*)?")
 _STOPS = Unavailable("The server is stopping; whether this was carried out is not known.")
 
 
@@ -208,8 +216,8 @@ class Application:
         seconds = time.perf_counter() - started
         route = request.route
         self.metrics.request("" if route is None else route.name, response.status, seconds)
-        if self.access_log or seconds > SLOW or response.status >= FAILED:
-            log_request(request, response.status, seconds, every=self.access_log)
+        if self.access_log or seconds > _SLOW or response.status >= _FAILED:
+            _log(request, response.status, seconds, every=self.access_log)
         if self.traces is not None and span is not None:
             self.traces.end(span, request, response.status)
         if response.stream is not None:
@@ -381,6 +389,37 @@ def _refusal(error: Exception, request: Request, dialect: Dialect | None) -> Res
         response = to_response(error, invalid_title=title, request_id=request.request_id)
     response.body = response.text()
     return response
+
+
+def _log(request: Request, status: int, seconds: float, *, every: bool) -> None:
+    """Log a request if that is asked for, if it was slow, or, at debug level, if it failed."""
+    if seconds > _SLOW and seconds > _SLOW + request.waits:
+        level, text = logging.WARNING, "slow request"
+    elif every:
+        level, text = logging.INFO, "request"
+    elif status >= _FAILED and _access.isEnabledFor(logging.DEBUG):
+        level, text = logging.DEBUG, "request"
+    else:
+        return
+    route = request.route
+    fields = {
+        "request_id": request.request_id,
+        "method": request.method,
+        "path": route.template if route else "unknown",
+        "route": route.name if route else "unknown",
+        "project": request.project,
+        "queue": "" if is_topic(request.queue) else request.queue.name,
+        "client": request.client_id,
+        "status": status,
+        "milliseconds": round(seconds * 1000, 3),
+    }
+    caller = request.headers.get(b"x-openstack-request-id", b"")
+    if _CALLER.fullmatch(caller):
+        fields["caller_request_id"] = caller.decode()
+    trace = _TRACE.fullmatch(request.headers.get(b"traceparent", b""))
+    if trace is not None:
+        fields["trace_id"], fields["span_id"] = trace[1].decode(), trace[2].decode()
+    _access.log(level, text, extra={"fields": fields})
 
 
 def _enter(route: Route, request: Request) -> None:

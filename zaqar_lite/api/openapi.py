@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from zaqar_lite.api.application import Dialect
-from zaqar_lite.api.request import Route
+from zaqar_lite.api.request import VARIABLE, Route
 from zaqar_lite.api.routes import OPENAPI_PATH, RouteTree
 from zaqar_lite.api.v2.claims import OneSettlement, Settlements
 from zaqar_lite.api.v2.pools import FlavorChange, NewFlavor, NewPool, PoolChange
@@ -333,7 +333,6 @@ def schemas(limits: Limits) -> dict[str, Schema]:
     }
 
 
-_VARIABLE = re.compile(r"{(\w+)}")
 _MEANINGS = {
     200: "Done",
     201: "Created",
@@ -447,7 +446,7 @@ def _add_dialect(document: Schema, dialect: Dialect, *, authenticates: bool) -> 
 
     for path, name in (("/", dialect.name), ("/{account}/{queue}", f"{dialect.name}_at_queue")):
         parameters = [("header", dialect.header, f"{prefix}Operation")]
-        parameters += [("path", variable, "Text") for variable in _VARIABLE.findall(path)]
+        parameters += [("path", variable, "Text") for variable in VARIABLE.findall(path)]
         document["paths"].setdefault(path, {})["post"] = {
             "operationId": name,
             "summary": f"Do what {dialect.header} names.",
@@ -476,7 +475,7 @@ def _documentation(route: Route) -> Schema:
             "required": True,
             "schema": reference("QueueName" if name in ("queue_name", "topic_name") else "Text"),
         }
-        for name in _VARIABLE.findall(route.template)
+        for name in VARIABLE.findall(route.template)
     ]
     parameters += [
         {

@@ -5,6 +5,7 @@ of what they read, and write responses in their own form; both pass the same che
 """
 
 import asyncio
+import re
 import zlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
@@ -44,6 +45,8 @@ def bad_body(description: str) -> Refused:
     return Refused(400, "Invalid request body", description)
 
 
+VARIABLE = re.compile(r"{(\w+)}")
+"""A variable in the template of a path."""
 _MAX_PARAMETERS = 256
 _LISTS_OF_IDS = {"ids", "claim_ids"}
 

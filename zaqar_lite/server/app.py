@@ -11,7 +11,6 @@ from zaqar_lite.api.asgi import AsgiApp, Receive, Scope, Send
 from zaqar_lite.api.auditing import Auditor
 from zaqar_lite.api.authentication import RequestAuthentication
 from zaqar_lite.api.checks import Checks
-from zaqar_lite.api.home import home_document
 from zaqar_lite.api.long_polling import LongRequests, Polling
 from zaqar_lite.api.render import Renderer
 from zaqar_lite.api.request import Route
@@ -23,7 +22,12 @@ from zaqar_lite.api.v2.messages import MessageActions
 from zaqar_lite.api.v2.pools import DrainActions, FlavorActions, PoolActions
 from zaqar_lite.api.v2.projects import EncryptionActions, KeyActions, QuotaActions
 from zaqar_lite.api.v2.queues import QueueActions
-from zaqar_lite.api.v2.service import MetricActions, ProbeActions, ServiceActions
+from zaqar_lite.api.v2.service import (
+    MetricActions,
+    ProbeActions,
+    ServiceActions,
+    home_document,
+)
 from zaqar_lite.api.v2.subscriptions import DeliveryActions, SubscriptionActions
 from zaqar_lite.api.v2.topics import TopicActions, topic_messages
 from zaqar_lite.api.websocket.conversation import SocketHost

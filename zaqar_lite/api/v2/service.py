@@ -1,20 +1,23 @@
 """The service itself: versions, home document, ping, health, probes, metrics, depth of a queue."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 from zaqar_lite.api.request import (
     INVALID_REQUEST,
     NO_CONTENT,
+    VARIABLE,
     A,
     Parameter,
     Refused,
     Request,
     Response,
+    Route,
 )
 from zaqar_lite.api.routes import route
+from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.health import Health, Readiness, Report
 from zaqar_lite.service.metrics.metrics import Exposition, Metrics
@@ -212,3 +215,50 @@ def _wants(request: Request, media_type: bytes) -> bool:
 
 def _page(page: Exposition) -> Response:
     return Response(200, page.text().encode(), media_type=page.media_type.encode())
+
+
+_UPSTREAMS = {("queues", "limit"): "queue_limit"}
+"""What upstream calls a variable of a resource, where that is not its name."""
+
+
+def home_document(routes: Iterable[Route], limits: Limits) -> dict[str, Any]:
+    """Write the home document: what there is, for clients that ask (zaqar-behaviour 11).
+
+    It shows v2's routes, of which those of the same `rel` are one resource, the longest delay and
+    the largest pages.
+    """
+    resources: dict[str, list[Route]] = {}
+    for one in routes:
+        if not one.template.startswith("/v2"):
+            continue  # upstream's clients may join what they find here to a URL that ends with /v2
+        resources.setdefault(one.rel, []).append(one)
+    shown = {f"rel/{name}": _resource(name, group) for name, group in resources.items()}
+    shown["rel/post_messages"]["hints"]["max-message-delay"] = limits.max_message_delay
+    for name, most in (("messages", limits.page), ("post_claim", limits.claim)):
+        hints = shown[f"rel/{name}"]["hints"]
+        hints["max-limit"], hints["max-large-limit"] = most(large=False), most(large=True)
+    return {"resources": shown}
+
+
+def _resource(name: str, routes: list[Route]) -> dict[str, Any]:
+    """Describe the methods of one path, which are one resource."""
+    template = routes[0].template
+    asked = [one.name for route in routes for one in route.parameters if one.place == "query"]
+    query = list(dict.fromkeys(asked))
+    variables = [*VARIABLE.findall(template), *query]
+    methods = [route.method for route in routes]
+    hints: dict[str, Any] = {"allow": methods, "formats": {_media_type(routes[0]): {}}}
+    if "POST" in methods:
+        hints["accept-post"] = ["application/json"]
+    if not variables:
+        return {"href": template, "hints": hints}
+    if query:
+        template += f"{{?{','.join(query)}}}"
+    marked = {one: f"param/{_UPSTREAMS.get((name, one), one)}" for one in variables}
+    return {"href-template": template, "href-vars": marked, "hints": hints}
+
+
+def _media_type(route: Route) -> str:
+    if route.streams:
+        return "text/event-stream"
+    return "text/plain" if route.plain else "application/json"

@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from zaqar_lite.api.render import yes_no
-from zaqar_lite.api.request import Action, Check, Head, Request, Route
+from zaqar_lite.api.request import VARIABLE, Action, Check, Head, Request, Route
 from zaqar_lite.api.routes import RouteTree
 from zaqar_lite.api.websocket import frames
 from zaqar_lite.api.websocket.frames import Frame, Show
 
-_VARIABLE = re.compile(r"{(\w+)}")
 _FIELD = re.compile(r"(?P<name>\w+)(?P<required>!?)(?::(?P<kind>\w+))?(?:=(?P<target>[\w*]+))?")
 _ALL = "*"
 
@@ -182,7 +181,7 @@ class ServedAction:
         self.route = route
         self._checks = checks
         self._action: Action = route.framed or route.action
-        self.path = tuple(_VARIABLE.findall(route.template))
+        self.path = tuple(VARIABLE.findall(route.template))
         self.parameters = frozenset(parameter.name for parameter in route.parameters)
         self.fields = (
             *(Field(name, "text", required=True, target=name) for name in self.path),
@@ -207,7 +206,7 @@ class ServedAction:
             Unreadable: a binary frame holds what JSON has no form for.
         """
         given: Mapping[str, Any] = frame.body or {}
-        path = _VARIABLE.sub(lambda found: quote(given[found[1]], safe=""), self.route.template)
+        path = VARIABLE.sub(lambda found: quote(given[found[1]], safe=""), self.route.template)
         head = Head(self.route.method, b"", b"", tuple(headers.items()), path=path)
         head.parameters = {}
         request = Request(head)
