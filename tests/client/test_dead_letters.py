@@ -12,7 +12,7 @@ import pytest
 from tests.client.conftest import MovableServer
 from tests.proxy import OldServer
 from tests.server import ServerProcess
-from zaqar_lite.client import AsyncClient, Client, Message, NotFound, RawBody
+from zaqar_lite.client import AsyncClient, Client, Message, NewMessage, NotFound, RawBody
 from zaqar_lite.client.base_client import BaseClient
 from zaqar_lite.client.calls import Request, Response
 from zaqar_lite.client.endpoints.dead_letters import Redrive, RedriveOptions
@@ -74,10 +74,12 @@ def test_letters_go_back_where_they_came_from(client: Client, queue: str, dead: 
 def test_a_redriven_letter_is_routed_by_filters_again(client: Client, queue: str) -> None:
     dead, audit = f"{queue}-dead", f"{queue}-audit"
     client.create_queue(audit, {"_filter": f"queue = '{queue}'"})
-    fail(client, queue, dead, [1])
+    fail(client, queue, dead, [NewMessage(body=1, headers={"a": "b"}, group="g")])
     assert client.stats(audit).total == 1
     assert client.redrive(dead, server=False).moved == {queue: 1}
     assert [message.body for message in client.list_messages(audit)] == [1, 1]
+    (back,) = client.list_messages(queue, details=True)
+    assert (back.headers, back.group) == ({"a": "b"}, "g")
 
 
 def test_a_filter_a_limit_and_a_dry_run(client: Client, queue: str, dead: str) -> None:

@@ -87,9 +87,10 @@ def test_csv_has_a_body_column_and_understands_others(
     assert run(*words)[0] == 2
     dry = run(*words, "--body-column", "text", "--dry-run")
     assert dry == (0, [{"queue": queue, "messages": 3, "dry_run": True}])
-    assert run(*words, "--body-column", "text")[0] == 0
-    ready, delayed = client.list_messages(queue, include_delayed=True)
+    assert run(*words, "--body-column", "text", "--group", "import")[0] == 0
+    ready, delayed = client.list_messages(queue, include_delayed=True, details=True)
     assert (ready.body, ready.ttl) == ('a, "quoted"\nline', 120)
+    assert (ready.group, delayed.group) == ("import", "import")
     assert delayed.body == "plain"
     assert client.stats(queue).delayed == 1
 
@@ -97,16 +98,18 @@ def test_csv_has_a_body_column_and_understands_others(
 def test_lines_of_text_are_strings(run: Run, queue: str, tmp_path: Path, client: Client) -> None:
     lines = "call Ada \r\n\n  1\n{broken\ngrün".encode()
     words = ("message", "post", queue, "--file", "-", "--format", "text")
-    code, (summary,) = run(*words, "--ttl", "120", stdin=lines)
+    code, (summary,) = run(*words, "--ttl", "120", "--group", "g", stdin=lines)
     assert (code, summary["messages"]) == (0, 4)
-    found = [(message.body, message.ttl) for message in client.list_messages(queue)]
-    assert found == [(body, 120) for body in ("call Ada ", "  1", "{broken", "grün")]
+    listed = list(client.list_messages(queue, details=True))
+    found = [(message.body, message.ttl, message.group) for message in listed]
+    assert found == [(body, 120, "g") for body in ("call Ada ", "  1", "{broken", "grün")]
     rejects = tmp_path / "rejects"
     code, (summary,) = run(*words, "--rejects", str(rejects), stdin=b"good\n\xff\nbetter\n")
     assert (code, summary["messages"], summary["rejected"]) == (1, 2, 1)
     assert json.loads(rejects.read_text(encoding="utf-8"))["record"] == 2
     assert run(*words, "--run", "once", stdin=b"a\nb")[1][0]["messages"] == 2
     assert run(*words, "--run", "once", stdin=b"a\nb")[1][0]["duplicates"] == 2
+    assert run(*words[:-2], "--text", stdin=b"{no json")[0] == 0
 
 
 @pytest.mark.parametrize("line", [b"call Ada", b"{broken", b"a,b,c", b"\xff\xfe"])

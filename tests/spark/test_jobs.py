@@ -35,7 +35,8 @@ def dead_letters(client: Client, queue: str, errors: list[str]) -> str:
     client.create_queue(letters)
     client.create_queue(queue, {"_max_claim_count": 1, "_dead_letter_queue": letters})
     client.post_all(
-        queue, [NewMessage(body={"n": n, "error": text}) for n, text in enumerate(errors)]
+        queue,
+        [NewMessage(body={"n": n, "error": text}, group="g") for n, text in enumerate(errors)],
     )
     while held := client.create_claim(queue, limit=1000):
         client.release_claim(queue, held.id)
@@ -126,10 +127,10 @@ def test_redrive_moves_what_it_is_told_and_leaves_the_rest(
     assert letter.dlq_last_claim_id is not None
     # Another run posted a letter and was killed before it deleted it.
     first = next(iter(client.list_messages(letters)))
-    client.post(queue, first.body, idempotency_key=f"{plan.run_id}-{first.id}")
+    client.post(queue, first.body, idempotency_key=f"{plan.run_id}-{first.id}", group="g")
     summary = jobs.redrive(spark, target, plan)
     assert (summary["moved"], summary["left"]) == (10, 10)
-    assert client.stats(queue).total == 10
+    assert [m.group for m in client.list_messages(queue, details=True)] == ["g"] * 10
     assert client.stats(letters).ready == 10
     changed = Redrive(to=f"{queue}-else", body="to_json(named_struct('was', body))")
     assert jobs.redrive(spark, target, changed)["moved"] == 10

@@ -73,8 +73,7 @@ def pairs(words: list[str], option: str) -> dict[str, str]:
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or not key:
-            message = f"{option} takes KEY=VALUE, not {word!r}"
-            raise UsageError(message)
+            raise UsageError(f"{option} takes KEY=VALUE, not {word!r}")
         found[key] = value
     return found
 

@@ -266,12 +266,10 @@ def confirm(arguments: argparse.Namespace, question: str) -> None:
     if arguments.yes:
         return
     if not sys.stdin.isatty():
-        message = f"{question} Give --yes to say so without a terminal."
-        raise UsageError(message)
+        raise UsageError(f"{question} Give --yes to say so without a terminal.")
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
-        message = "nothing was done"
-        raise UsageError(message)
+        raise UsageError("nothing was done")
 
 
 def auth_at(place: contexts.Place) -> "sdk.Auth | None":

@@ -27,6 +27,8 @@ NO_JSON = (
     "(Each line of the file is a JSON document; --format text posts lines as strings, "
     "--format csv the rows of a table.)"
 )
+_OPTIONS = ("ttl", "delay", "deliver_at", "headers", "group")
+"""Options that apply to all messages of a file."""
 Advance = Callable[[int], None]
 Item = sdk.NewMessage | sdk.RawBody | str
 Items = Generator[Item, None, None]
@@ -117,8 +119,7 @@ class Rejects:
             return
         path = Path(arguments.rejects)
         if arguments.file != "-" and path.resolve() == Path(arguments.file).resolve():
-            message = "--rejects would overwrite --file"
-            raise UsageError(message)
+            raise UsageError("--rejects would overwrite --file")
         file = path.open("w", encoding="utf-8", errors="replace")  # it may refuse what is no UTF-8
         self._file = stack.enter_context(file)
 
@@ -153,8 +154,9 @@ def _open(name: str, stack: contextlib.ExitStack) -> tuple[BinaryIO, int | None]
 
 def _read(arguments: argparse.Namespace, source: BinaryIO) -> Items:
     """Yield the messages."""
-    form = arguments.format or ("csv" if arguments.file.endswith(".csv") else "jsonl")
-    return _csv(arguments, source) if form == "csv" else _lines(arguments, source)
+    if (arguments.format or arguments.file.rpartition(".")[2]) == "csv":
+        return _csv(arguments, source)
+    return _lines(arguments, source)
 
 
 def _key(run: str) -> Callable[[Item], str]:
@@ -174,10 +176,10 @@ def _lines(arguments: argparse.Namespace, source: BinaryIO) -> Items:
     bodies: Generator[Any, None, None] = (
         # A line that is not UTF-8 becomes a string that the SDK refuses, and the others go on.
         (line.rstrip(b"\r\n").decode("utf-8", "surrogateescape") for line in lines)
-        if arguments.format == "text"
+        if arguments.text or arguments.format == "text"
         else (sdk.RawBody(line.strip()) for line in lines)
     )
-    said = {name: getattr(arguments, name) for name in ("ttl", "delay", "deliver_at", "headers")}
+    said = {name: getattr(arguments, name) for name in _OPTIONS}
     if all(value is None for value in said.values()):
         return bodies
     return (sdk.NewMessage(body=body, **said) for body in bodies)
@@ -205,6 +207,7 @@ def _csv(arguments: argparse.Namespace, source: BinaryIO) -> Items:
                 deliver_at=at,
                 idempotency_key=row.get("idempotency_key") or None,
                 headers=arguments.headers,
+                group=arguments.group,
             )
     finally:
         text.detach()  # whoever opened the file closes it

@@ -178,11 +178,9 @@ def _declare_post(parser: argparse.ArgumentParser) -> None:
 def post(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> int | None:
     """Post the words given, or a file."""
     if bool(arguments.body) == (arguments.file is not None):
-        message = "give bodies, or --file"
-        raise UsageError(message)
+        raise UsageError("give bodies, or --file")
     if arguments.key is not None and len(arguments.body) != 1:
-        message = "--key goes with exactly one body"
-        raise UsageError(message)
+        raise UsageError("--key goes with exactly one body")
     if arguments.file is not None:
         from zaqar_lite.commands import file_posting  # noqa: PLC0415 - loads what only a file needs
 

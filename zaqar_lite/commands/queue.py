@@ -131,8 +131,7 @@ def set_(client: "sdk.Client", given: argparse.Namespace) -> dict[str, object]:
     """Set metadata."""
     metadata = _given(given)
     if metadata is None:
-        message = "nothing to set: give KEY=VALUE, or an option such as --delay 30s"
-        raise UsageError(message)
+        raise UsageError("nothing to set: give KEY=VALUE, or an option such as --delay 30s")
     return client.update_queue(given.queue, metadata)
 
 
@@ -251,16 +250,14 @@ def read(name: str) -> dict[str, dict[str, Any]]:
         raise UsageError(message) from error
     queues = document.get("queues") if isinstance(document, dict) else None
     if not isinstance(queues, dict) or set(document) != {"queues"}:
-        message = f"{name} must have one key, `queues`: an object of queues by name"
-        raise UsageError(message)
+        raise UsageError(f"{name} must have one key, `queues`: an object of queues by name")
     return {str(queue): _metadata(str(queue), options) for queue, options in queues.items()}
 
 
 def _metadata(queue: str, options: object) -> dict[str, Any]:
     """Return a queue's metadata; its options have the names of those of `QueueOptions`."""
     if not isinstance(options, dict | None):
-        message = f"the options of {queue} must be an object"
-        raise UsageError(message)
+        raise UsageError(f"the options of {queue} must be an object")
     fields: dict[str, Any] = options or {}
     known = [*sdk.queue_options.KEYS, "metadata"]
     if unknown := [name for name in fields if name not in known]:

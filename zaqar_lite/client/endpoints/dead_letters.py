@@ -413,6 +413,7 @@ class Redrive:
                 delay=options.delay,
                 idempotency_key=letter.id,
                 headers=letter.headers,
+                group=letter.group,
             )
             if full := batcher.add(new):
                 yield [(letters[entry.number], entry.encoded) for entry in full]

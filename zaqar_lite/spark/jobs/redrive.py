@@ -70,9 +70,11 @@ def redrive(
         raise OptionError(f"{target.queue} can't be moved into itself")
     if not 1 <= plan.batch <= 10_000:
         raise OptionError(f"a batch has 1 to 10,000 letters, not {plan.batch}")
-    _chosen(spark.createDataFrame([], schema_with()), plan)  # a wrong filter fails before it claims
+    _chosen(
+        spark.createDataFrame([], schema_with(["group"])), plan
+    )  # a wrong filter fails before it claims
     if dry_run:
-        rows = _chosen(target.read(spark), plan).groupBy("queue").count().collect()
+        rows = _chosen(target.read(spark, columns="group"), plan).groupBy("queue").count().collect()
         return {"dry_run": True, "moved": {row["queue"]: row["count"] for row in rows}}
     if plan.server and plan.where is None and plan.body is None:
         with target.client() as client:
@@ -149,7 +151,7 @@ def _post(
     target: Target, plan: Redrive, held: Sequence[Held], summary: Summary, spark: SparkSession
 ) -> set[str]:
     """Post the chosen letters of a batch; return the ids of those that are in the target."""
-    rows = pa.Table.from_batches([to_batch(one.messages, COLUMNS) for one in held])
+    rows = pa.Table.from_batches([to_batch(one.messages, (*COLUMNS, "group")) for one in held])
     chosen = _chosen(spark.createDataFrame(rows).repartition(2), plan).cache()
     try:
         ids = {row["id"] for row in chosen.select("id").collect()}
@@ -192,6 +194,7 @@ def _chosen(letters: DataFrame, plan: Redrive) -> DataFrame:
         goal.alias("queue"),
         expr(plan.body or "body").alias("body"),
         "headers",
+        "group",
         concat(lit(f"{plan.run_id}-"), col("id")).alias("idempotency_key"),
         "id",
     )
