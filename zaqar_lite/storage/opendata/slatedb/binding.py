@@ -56,17 +56,36 @@ def settings() -> slatedb.Settings:
 def _copy_in_one_step() -> None:
     """Let the binding copy bytes by one call, and read rows as their keys and values."""
     make_status, check = binding._UniffiRustCallStatus.default, binding._uniffi_check_call_status
-    copy_in = binding._UniffiLib.ffi_slatedb_uniffi_rustbuffer_from_bytes
+    library, error = binding._UniffiLib, binding._UniffiFfiConverterTypeError
+    copy_in = library.ffi_slatedb_uniffi_rustbuffer_from_bytes
+    share = library.uniffi_slatedb_uniffi_fn_clone_writebatch
+    put_in = library.uniffi_slatedb_uniffi_fn_method_writebatch_put
+    delete_in = library.uniffi_slatedb_uniffi_fn_method_writebatch_delete
     stream, foreign = binding._UniffiRustBufferStream, binding._UniffiForeignBytes
     pointer, reference = ctypes.POINTER(ctypes.c_char), ctypes.byref
     cast: Any = ctypes.cast  # takes bytes, too
 
-    def lower(value: bytes) -> Any:  # noqa: ANN401 - the binding's private class
+    def copied(value: bytes, status: Any) -> Any:  # noqa: ANN401 - the binding's private classes
         data = len(value).to_bytes(4, "big") + value
+        return copy_in(foreign(len(data), cast(data, pointer)), status)
+
+    def lower(value: bytes) -> Any:  # noqa: ANN401 - as above
         status = make_status()
-        buffer = copy_in(foreign(len(data), cast(data, pointer)), reference(status))
+        buffer = copied(value, reference(status))
         check(None, status)
         return buffer
+
+    def put(batch: slatedb.WriteBatch, key: bytes, value: bytes) -> None:
+        status = make_status()
+        at = reference(status)
+        put_in(share(batch._handle, at), copied(key, at), copied(value, at), at)
+        check(error, status)
+
+    def delete(batch: slatedb.WriteBatch, key: bytes) -> None:
+        status = make_status()
+        at = reference(status)
+        delete_in(share(batch._handle, at), copied(key, at), at)
+        check(error, status)
 
     def read(buffer: Any) -> Any:  # noqa: ANN401 - as above
         return stream(ctypes.string_at(buffer.data, buffer.len), buffer.len)
@@ -79,8 +98,9 @@ def _copy_in_one_step() -> None:
         return data[start:middle], data[middle + 4 : end]
 
     binding._UniffiFfiConverterBytes.lower = lower
-    stream.from_rust_buffer = read
     binding._UniffiFfiConverterTypeKeyValue.read = read_row
+    slatedb.WriteBatch.put, slatedb.WriteBatch.delete = put, delete
+    stream.from_rust_buffer = read
 
 
 _copy_in_one_step()
