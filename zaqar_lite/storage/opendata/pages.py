@@ -34,6 +34,7 @@ CREATE TABLE page (
   number INTEGER NOT NULL,
   PRIMARY KEY (kind, queue, first)
 ) WITHOUT ROWID, STRICT;
+CREATE INDEX numbered ON page (kind, queue, number);
 -- Elements of active pages whose payload or metadata can't be read: never handed out or listed,
 -- and written back as they were. `fields` are the RFC's five, and `extra` is encoded.
 CREATE TABLE aside (
@@ -122,7 +123,10 @@ def _range_of(
 
 def _new_number(connection: apsw.Connection, kind: RecordType, queue: int) -> int:
     """A number that no page has; the root's where there is no page."""
-    last = connection.execute(f"SELECT max(number) FROM page {_OF}", (kind.value, queue)).get
+    last = connection.execute(
+        f"SELECT number FROM page INDEXED BY numbered {_OF} ORDER BY number DESC LIMIT 1",
+        (kind.value, queue),
+    ).get
     return 0 if last is None else int(last) + 1
 
 
