@@ -62,7 +62,7 @@ def swift() -> Iterator[Store]:
     """A Swift whose locks are in Redis, where they outlive a killed holder by their lease."""
     with services.start_swift() as server, services.start_redis() as redis:
         uri = f"{server.url}?prefix=kills-{uuid.uuid4().hex[:8]}&timeout=2&lease={SWIFT_LEASE}"
-        env = {"ZAQAR_LITE_COORDINATION_URL": redis.url}
+        env = {"ZAQAR_LITE_STORE_OPTIONS__COORDINATION_URL": redis.url}
         yield Store(server, uri, SWIFT_LEASE, env=env)
 
 
