@@ -140,11 +140,6 @@ async def test_host_may_be_a_name_that_is_allowed(
         assert answer.status_code == status
 
 
-async def test_takes_the_tenant_header_for_the_project(api: Api) -> None:
-    answer = await send(api, "GET", "/v2/queues", client_id=UUID, x_tenant_id="p")
-    assert answer.status_code == 200
-
-
 @pytest.mark.parametrize("name", ["q" * 65, "a@b", "na\u00efve", "q%0A", "a b"])
 @pytest.mark.parametrize(
     ("method", "suffix"),

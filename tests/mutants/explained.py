@@ -218,4 +218,24 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "self._passes = 0",
         "1",
     ): "Which pass over the queues looks for those to be monitored.",
+    (
+        "zaqar_lite/service/jobs/runner.py",
+        "if page.marker is None or not page.messages:",
+        "and",
+    ): "A page has a marker where it has messages.",
+    (
+        "zaqar_lite/service/metrics/shared_counters.py",
+        "combinations = 1",
+        "2",
+    ): "A row has cells that nothing uses.",
+    (
+        "zaqar_lite/service/delivery/deliveries.py",
+        "_AT_ONCE = 20",
+        "21",
+    ): "How many notes one step takes; the next step takes the others.",
+    (
+        "zaqar_lite/service/pooling/drain.py",
+        "_LEASE_MS = 10_000",
+        "10001",
+    ): "How long a drain is held for a process that has ended.",
 }

@@ -286,6 +286,7 @@ async def test_a_rate_lets_two_seconds_worth_in_and_then_its_own() -> None:
     time.now += 1
     assert spent(rates, WRITE) == 10
     assert spent(rates, READ) == 1_000
+    rates.charge("p", READ, 500)  # of which there is no rate
     time.now += 100
     assert spent(rates, WRITE) == 20
     rates.spend("other", WRITE, 0)

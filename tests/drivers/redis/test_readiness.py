@@ -3,7 +3,6 @@
 import asyncio
 import math
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from tests.contract.test_processes import StartWorker, start_worker
 from tests.drivers.redis.conftest import Open
 from tests.drivers.redis.test_cluster import queues_on_every_node
 from tests.services import RedisServer
+from tests.waiting import until
 from zaqar_lite.domain.models import Claimed, DeadLetter, QueueRef, RetryPolicy
 from zaqar_lite.service.long_polling import LongPolling
 from zaqar_lite.storage.redis import readiness
@@ -23,14 +23,6 @@ from zaqar_lite.storage.redis.runner import policy_words
 
 __all__ = ["start_worker"]  # a fixture
 pytestmark = pytest.mark.anyio
-
-
-async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
-    for _ in range(round(seconds * 100)):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    pytest.fail(f"the condition did not hold within {seconds} s")
 
 
 class Consumer:
@@ -124,7 +116,7 @@ async def test_a_connection_that_falls_silent_is_found_out_and_waiters_look_agai
         await until(lambda: bool(subscribed))
         assert not heard
         cut |= subscribed
-        await until(lambda: -1 in heard, 30)
+        await until(lambda: -1 in heard)
         await queue.post("a")
         await until(lambda: 1 in heard)
         await queue.stores.close()
