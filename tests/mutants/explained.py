@@ -238,4 +238,9 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "_LEASE_MS = 10_000",
         "10001",
     ): "How long a drain is held for a process that has ended.",
+    (
+        "zaqar_lite/api/v2/events.py",
+        "looks = await stream.rest(until - time()) or time() < until",
+        "<=",
+    ): "A measured time that is the bound to the last bit of a float.",
 }
