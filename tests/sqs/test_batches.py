@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.sqs.conftest import Sqs
+from tests.api.conftest import MakeApi
+from tests.sqs.conftest import HOST, Sqs
 
 pytestmark = pytest.mark.anyio
 
@@ -129,6 +130,20 @@ async def test_a_batch_may_be_as_large_as_a_post(sqs: Sqs) -> None:
     # What could not fit, however it is written, is not even read.
     refused = await sqs.ask("SendMessage", MessageBody="x" * 2_000_000)
     assert (refused.status, refused.error[0]) == (413, "InvalidParameterValue")
+
+
+async def test_a_message_may_have_what_sqs_allows_where_posts_may(make_api: MakeApi) -> None:
+    async with make_api(sqs=True, max_messages_post_size=1_048_576, allowed_hosts=HOST) as api:
+        sqs = Sqs(api)
+        await sqs.create(MaximumMessageSize="1048576")
+        await sqs.call("SendMessage", MessageBody="\x7f" * 1_048_576)
+        assert await sqs.error("SendMessage", MessageBody="x" * 1_048_577) == (
+            "InvalidParameterValue"
+        )
+        halves = [{"Id": str(n), "MessageBody": "x" * 524_288} for n in range(2)]
+        await sqs.call("SendMessageBatch", Entries=halves)
+        (found, *_) = await sqs.receive(MaxNumberOfMessages=1)
+        assert len(found["Body"]) == 1_048_576
 
 
 async def test_handles_of_several_receives_are_settled_at_once(sqs: Sqs) -> None:
