@@ -8,7 +8,6 @@ import asyncio
 import logging
 import resource
 from collections.abc import Callable, Coroutine, Generator
-from functools import partial
 from types import coroutine
 from typing import Any
 
@@ -612,15 +611,16 @@ def _resumed(
     begun: Coroutine[Any, Any, Response], waited: object
 ) -> Generator[object, object, Response]:
     """Go on, in a task, with a coroutine that has begun without one and waits for something."""
-    while True:
+    response: Response
+    try:
+        yield waited
+    except BaseException as error:  # noqa: BLE001 - a cancellation is the coroutine's too
         try:
-            given = yield waited
-        except BaseException as error:  # noqa: BLE001 - a cancellation is the coroutine's too
-            step = partial(begun.throw, error)
-        else:
-            step = partial(begun.send, given)
-        try:
-            waited = step()
+            waited = begun.throw(error)
         except StopIteration as ended:
-            response: Response = ended.value
-            return response
+            response = ended.value
+        else:
+            response = yield from _resumed(begun, waited)
+    else:
+        response = yield from begun
+    return response
