@@ -149,6 +149,6 @@ def _is_unseen(node: ast.AST) -> bool:
             return name.lower().strip("_") in {"log", "logger"}
         case ast.If(test=ast.Name(id="TYPE_CHECKING")):
             return True
-        case ast.keyword(arg="frozen" | "slots" | "kw_only" | "eq" | "strict"):
+        case ast.keyword(arg="frozen" | "slots" | "kw_only" | "eq" | "gc" | "strict"):
             return True
     return False

@@ -243,4 +243,14 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "looks = await stream.rest(until - time()) or time() < until",
         "<=",
     ): "A measured time that is the bound to the last bit of a float.",
+    (
+        "zaqar_lite/service/schedules/schedules.py",
+        "after = max(after, read_instant(plan.start) - 1)",
+        "2",
+    ): "No schedule fires twice within a millisecond.",
+    (
+        "zaqar_lite/api/checks.py",
+        "_MAX_HEADER = 16_384",
+        "16385",
+    ): "From which size on a header is told to be too large; 64 KiB are, and 16,000 bytes are not.",
 }

@@ -33,6 +33,8 @@ async def forms(make_api: MakeApi) -> dict[str, frozenset[str]]:
     schemas = document["components"]["schemas"]
     targets, documents = schemas["SqsOperation"]["enum"], shown["x-documents"]
     assert list(documents) == targets
+    answers = {status: str(one["content"]) for status, one in shown["responses"].items()}
+    assert [one for one in answers if answers[one] != answers["400"]] == ["200"]
     assert shown["parameters"][0]["name"] == "X-Amz-Target"
     either = [one["$ref"] for one in schemas["SqsDocument"]["anyOf"]]
     assert sorted(either) == sorted({one["$ref"] for one in documents.values()})
