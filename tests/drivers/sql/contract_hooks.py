@@ -14,6 +14,7 @@ async def after_test(stores: Stores) -> None:
     db = stores.messages._db
     if not db.place.syncs or db._users:  # the test may have closed it
         await check_database(db)
+    assert not db.undone, "what is refused after it has written undoes its batch"
 
 
 async def check_database(db: Database) -> None:

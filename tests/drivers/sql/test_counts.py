@@ -260,6 +260,7 @@ async def test_counts_are_what_is_there(
             break
     await check_database(messages._db)
     assert sizes(messages._db.connection) == {}
+    assert not messages._db.undone, "what is refused after it has written undoes its batch"
 
 
 async def test_time_alone_ends_everything(

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+from collections.abc import Awaitable
 from pathlib import Path
 
 import apsw
@@ -137,10 +138,10 @@ async def test_records_are_counted_once_and_not_for_each_new_one() -> None:
 async def test_a_rollback_that_fails_does_not_end_the_store() -> None:
     messages, management = create("memory://", clock=Clock(), options=StoreOptions())
     assert isinstance(messages, SqlMessageStore)
-    db, failing = messages._db, ["SAVEPOINT step", "ROLLBACK"]
+    db, failing = messages._db, ["INSERT INTO queue", "ROLLBACK"]
 
     def trace(_: apsw.Cursor, statement: str, __: object) -> bool:
-        if failing and statement == failing[0]:
+        if failing and statement.startswith(failing[0]):
             del failing[0]
             return False
         return True
@@ -153,6 +154,31 @@ async def test_a_rollback_that_fails_does_not_end_the_store() -> None:
     await management.create_queue(REFS[0], {}, max_queues=10)
     await asyncio.sleep(0)
     await check_memory(db)
+
+
+async def test_a_request_that_always_fails_undoes_others_once_at_most(tmp_path: Path) -> None:
+    """In a file the batch of its first failure is refused; then it has a SAVEPOINT."""
+    async with Store(tmp_path / "data") as store:
+        db, one = store.db, [NewMessage(b"1", HOUR, 0)]
+
+        def trace(_: apsw.Cursor, statement: str, values: object) -> bool:
+            bad = isinstance(values, tuple) and "bad" in values
+            return not (bad and statement.startswith("INSERT INTO entry"))
+
+        def post(client: str) -> Awaitable[object]:
+            return store.messages.post(QUEUE, one, client_id=client, version=None)
+
+        db.connection.set_exec_trace(trace)
+        posts = [
+            await asyncio.gather(*map(post, ("good", "bad", "good")), return_exceptions=True)
+            for _ in range(3)
+        ]
+        db.connection.set_exec_trace(None)
+        good = [type(answer) is list for answers in posts for answer in answers]
+        assert good[1::3] == [False] * 3
+        assert good[3::3] == good[5::3] == [True] * 2
+        assert db.undone == 1
+        assert len(await store.bodies()) == sum(good)
 
 
 async def test_keys_are_found_without_a_look_at_the_others(tmp_path: Path) -> None:

@@ -5,13 +5,16 @@ being synced joins the next one. A batch ends by COMMIT, which writes the WAL wi
 thread syncs the WAL, and only then are the operations of the batch answered, those too that read
 what was not durable yet.
 
-* A refused operation undoes its own statements alone (`Step`, a SAVEPOINT).
-* A failed COMMIT, or a statement that lost the transaction, undoes its batch: all who wait for it
-  are told Unavailable, and nothing of it was stored.
+* An operation that is refused has changed nothing yet: it checks first, then it writes. One that
+  fails after it has written, or whose statement SQLite fails, undoes its batch, and so does a
+  failed COMMIT: all who wait for it are told Unavailable, and nothing of it was stored. For a while
+  after that each operation has a SAVEPOINT, so that one that fails again and again undoes only
+  itself. To have one always would make a post dearer by a seventh.
 * A failed sync comes after COMMIT. Nothing of that batch is acknowledged, everything is refused,
   and the file is opened anew from what is durable.
 
 In RAM there is nothing to sync: a batch lasts until the event loop's next turn, and nobody waits.
+So each operation has a SAVEPOINT there: who is answered already must not be undone with another.
 """
 
 import asyncio
@@ -29,7 +32,7 @@ from zaqar_lite.domain.ids import new_message_ids
 from zaqar_lite.domain.models import QueueRecord, QueueRef, StoreOptions
 from zaqar_lite.domain.refusals import queue_changed
 from zaqar_lite.domain.yielding import Turns
-from zaqar_lite.storage.sql.batches import Batch, Step, unavailable
+from zaqar_lite.storage.sql.batches import Batch, in_thread, unavailable
 from zaqar_lite.storage.sql.place import InRam, Room
 from zaqar_lite.storage.sql.queues import Queue, Queues, write_counts
 from zaqar_lite.storage.sql.shares import Shares
@@ -41,6 +44,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 PATIENCE = 10.0
+_CAREFUL = 1_000
+"""Batches in which each operation has a SAVEPOINT, after one that was undone."""
 _RETRY = 1.0
 """Seconds between two tries to open the file again."""
 _LOCKED, _LOOK = 2.0, 0.005
@@ -71,7 +76,6 @@ class Database:
         self.undone = 0
         """How many batches were undone."""
         self.shares = Shares(self.future) if place.syncs else None
-        self.step = Step(self)
         self.undo: dict[Queue, tuple[Any, ...] | None] = {}
         self.epoch = 1
         """The number of the batch that gathers, or will."""
@@ -83,6 +87,7 @@ class Database:
         """The records with a filter, by project: each post asks for them."""
         self.record_counts: dict[tuple[str, str | None], int] = {}
         """How many records of a kind a project, or the server, has at most."""
+        self._careful_until = 0  # the batch with which operations have no SAVEPOINT any more
         self._batch: Batch | None = None
         self._syncing: Batch | None = None
         self._touched: dict[Queue, None] = {}
@@ -181,8 +186,20 @@ class Database:
             await self.pass_gate()
         if self._batch is None:
             await self._begin()
-        with self.step:
-            return work(self, *args, **kwargs)
+        self.begin()
+        self.undo.clear()
+        is_careful = not self.place.syncs or self.epoch < self._careful_until
+        changes = None if is_careful else self.connection.total_changes()
+        try:
+            if is_careful:
+                self.execute("SAVEPOINT step")
+            result = work(self, *args, **kwargs)
+            if is_careful:
+                self.execute("RELEASE step")
+        except BaseException as exc:
+            self._undo_step(exc, changes)
+            raise
+        return result
 
     async def read(
         self,
@@ -440,15 +457,20 @@ class Database:
             self._batch.waiting.append(future)
         return future
 
-    def undo_step(self, exc: BaseException) -> None:
-        """Undo the statements and counts of a step that raised; or its batch where that fails.
+    def _undo_step(self, exc: BaseException, changes: int | None) -> None:
+        """Undo an operation that raised, or its batch if need be.
+
+        `changes` is how many rows the connection had changed before; None: it has a SAVEPOINT.
 
         Raises:
             Unavailable: it was SQLite that raised.
         """
-        try:
-            self.execute("ROLLBACK TO step; RELEASE step")
-        except apsw.Error:
+        is_kept = not isinstance(exc, apsw.Error) and self.connection.total_changes() == changes
+        if changes is None:
+            with contextlib.suppress(apsw.Error):
+                self.execute("ROLLBACK TO step; RELEASE step")
+                is_kept = True
+        if not is_kept:
             self.fail_batch(exc)
         else:
             self.filtered.clear()
@@ -465,6 +487,7 @@ class Database:
     def fail_batch(self, exc: BaseException) -> None:
         """Undo the whole batch, and tell all who wait for it."""
         batch, self._batch = self._batch, None
+        self._careful_until = self.epoch + _CAREFUL
         with contextlib.suppress(apsw.Error):
             if self.connection.in_transaction:
                 self.execute("ROLLBACK")
@@ -609,14 +632,13 @@ class Database:
         Raises:
             OSError, apsw.Error, Unavailable: it is not, and the tables are behind what they show.
         """
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._threads, self.place.sync)
+        await in_thread(self._threads, self.place.sync)
         if restarts:
             if self._copying is not None:
                 await asyncio.wait({self._copying})
-            await loop.run_in_executor(self._threads, self.place.restart)
+            await in_thread(self._threads, self.place.restart)
         elif self._copying is None and self.place.must_copy:
-            self._copying = loop.run_in_executor(self._threads, self.place.copy)
+            self._copying = in_thread(self._threads, self.place.copy)
             self._copying.add_done_callback(self._copied)
 
     def _copied(self, copying: "asyncio.Future[None]") -> None:

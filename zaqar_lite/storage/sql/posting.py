@@ -189,9 +189,10 @@ async def forget_keys(db: Database, ref: QueueRef) -> None:
 def _post_at_once(db: Database, wanted: Post) -> Sequence[Posted]:
     now_us = db.clock.now_us()
     now = now_us // 1000
-    queue, plan = _prepare(db, wanted, now)
+    plan = _prepare(db, wanted, now)
     if plan.known is not None:
         return plan.known
+    queue = db.make_queue(wanted.ref)
     ids = _store(db, queue, plan.new, wanted, now_us)
     return _answer(db, queue, wanted, plan, ids, now)
 
@@ -220,7 +221,7 @@ async def _post_in_parts(db: Database, wanted: Post) -> Sequence[Posted]:
 
 def _accept(db: Database, wanted: Post) -> LargePost | Sequence[Posted]:
     """Check a large post, and store its parts in a file; or answer it, where its key is known."""
-    _, plan = _prepare(db, wanted, db.clock.now_ms())
+    plan = _prepare(db, wanted, db.clock.now_ms())
     if plan.known is not None:
         return plan.known
     large = LargePost(Head(replace(wanted, messages=()), replace(plan, new=())), _parts(plan.new))
@@ -331,7 +332,7 @@ def _added(wanted: Post, messages: Sequence[NewMessage]) -> Mapping[QueueRef, in
     return copies + Counter({wanted.ref: len(messages)})
 
 
-def _prepare(db: Database, wanted: Post, now: int) -> tuple[Queue, Plan]:
+def _prepare(db: Database, wanted: Post, now: int) -> Plan:
     """Check keys and limits; nothing is stored yet.
 
     Raises:
@@ -344,9 +345,9 @@ def _prepare(db: Database, wanted: Post, now: int) -> tuple[Queue, Plan]:
         if found is not None:
             if not found.matches(key):
                 raise KeyReused(None)
-            return queue, Plan((), {}, {}, [Posted(one, duplicate=True) for one in found.ids])
+            return Plan((), {}, {}, [Posted(one, duplicate=True) for one in found.ids])
     db.check_growth()
-    queue, plan = queue or db.make_queue(wanted.ref), Plan(wanted.messages, {}, {})
+    plan = Plan(wanted.messages, {}, {})
     if wanted.has_keys:
         plan = _plan(db, queue, wanted.messages, now)
         _check_keys(db, queue, wanted, plan, now)
@@ -355,27 +356,31 @@ def _prepare(db: Database, wanted: Post, now: int) -> tuple[Queue, Plan]:
         target = queue if ref == wanted.ref else db.queue(ref)
         if count + (0 if target is None else target.total + target.reserved) > most:
             raise too_many_messages(ref, most)
-    return queue, plan
+    return plan
 
 
-def _check_keys(db: Database, queue: Queue, wanted: Post, plan: Plan, now: int) -> None:
+def _check_keys(db: Database, queue: Queue | None, wanted: Post, plan: Plan, now: int) -> None:
     """Refuse a post whose new keys are more than the queue may remember."""
     added = sum(message.idempotency_key is not None for message in plan.new)
     added += wanted.batch_key is not None
-    most = db.options.max_idempotency_keys
-    if added and queue.keys + added > most:
-        ends = expiring.next_key_end(db, queue)
-        raise too_many_keys(wanted.ref, most, wait_ms=ends - now if queue.keys else 0)
+    most, wait = db.options.max_idempotency_keys, 0
+    known = 0 if queue is None else queue.keys
+    if added and known + added > most:
+        if queue is not None and known:
+            wait = expiring.next_key_end(db, queue) - now
+        raise too_many_keys(wanted.ref, most, wait_ms=wait)
 
 
-def _plan(db: Database, queue: Queue, messages: Sequence[NewMessage], now: int) -> Plan:
+def _plan(db: Database, queue: Queue | None, messages: Sequence[NewMessage], now: int) -> Plan:
     """Leave out messages whose key is known, or came earlier in the post.
 
     Raises:
         KeyReused: a key stands for another message.
     """
     keys = [one.idempotency_key for one in messages if one.idempotency_key is not None]
-    known = find_keys(db, queue, MESSAGE, [key.text for key in keys], now) if queue.keys else {}
+    known: dict[str, KnownKey] = {}
+    if queue is not None and queue.keys:
+        known = find_keys(db, queue, MESSAGE, [key.text for key in keys], now)
     plan = Plan(new := [], {}, {})
     earlier: dict[str, tuple[int, bytes]] = {}
     for index, message in enumerate(messages):
