@@ -18,7 +18,7 @@ from zaqar_lite.domain.posts import NewMessage
 
 FEW = 50
 """Messages that each project may add to a batch, however many the others add."""
-ROOM = 120
+ROOM = 40
 """Messages that all projects together may add to a batch beyond these, but for the last post."""
 ALONE = 2_000
 """The same while only one project comes."""
