@@ -74,7 +74,7 @@ async def test_nothing_uses_the_connection_while_a_thread_begins_the_log_anew(
             restart()
 
         monkeypatch.setattr(store.place, "restart", slow)
-        await store.post(*["x" * 100] * 200)
+        await store.post(*["x" * 100] * 50)
         tasks: list[asyncio.Task[object]] = []
         tasks.append(asyncio.create_task(store.post(*["x" * 100] * 5_000)))
         while not begun.is_set():  # noqa: ASYNC110 - the test's own poll

@@ -82,13 +82,21 @@ class LargePost:
     not entered yet, `ids` those of the messages that have, and `reserved` is the room for the rest.
     """
 
-    def __init__(self, head: Head, parts: Iterable[Sequence[NewMessage]], number: int = 0) -> None:
+    def __init__(
+        self, db: Database, head: Head, parts: Iterable[Sequence[NewMessage]], number: int = 0
+    ) -> None:
+        self._undone = db.undone
         self.head = head
         self.parts = deque(parts)
         self.number = number
         self.entered = 0
         self.ids: list[str] = []
         self.reserved: Counter[Queue] = Counter()
+
+    def check(self, db: Database) -> None:
+        """Refuse to go on where a batch was undone meanwhile: it may have stored a part, or all."""
+        if db.undone != self._undone:
+            raise Unavailable("The store undid a part of this post; it may be stored later.")
 
     def reserve(self, queue: Queue, count: int) -> None:
         """Keep room in a queue; a count below 0 gives some back."""
@@ -224,7 +232,8 @@ def _accept(db: Database, wanted: Post) -> LargePost | Sequence[Posted]:
     plan = _prepare(db, wanted, db.clock.now_ms())
     if plan.known is not None:
         return plan.known
-    large = LargePost(Head(replace(wanted, messages=()), replace(plan, new=())), _parts(plan.new))
+    head = Head(replace(wanted, messages=()), replace(plan, new=()))
+    large = LargePost(db, head, _parts(plan.new))
     if db.place.syncs and not db.is_post_whole:
         large.number = db.take_number()
         parts = enumerate([large.head, *large.parts])
@@ -261,7 +270,7 @@ def _find_large(db: Database, number: int) -> LargePost | None:
         return None
     (_, head), *parts = rows
     left = [_decode_part(content) for ids, content in parts if ids is None]
-    large = LargePost(_decode_head(head), left, number)
+    large = LargePost(db, _decode_head(head), left, number)
     large.entered = len(parts) - len(left)
     large.ids = _texts_of(b"".join(ids for ids, _ in parts if ids is not None))
     return large
@@ -273,19 +282,17 @@ async def _finish(db: Database, large: LargePost) -> Sequence[Posted]:
     Raises:
         Unavailable: a batch was undone meanwhile.
     """
-    undone = db.undone
     while large.parts:
         await db.join(_enter_part, large)
         await db.turns.wait()
         if not db.is_post_whole:
             await _take_share(db, large.head.post.ref.project, _PART)
-        if db.undone != undone:
-            raise Unavailable("The store undid a part of this post; it may be stored later.")
     return await db.join(_end, large)
 
 
 def _enter_part(db: Database, large: LargePost) -> None:
     """Let the next part of a large post enter the queue."""
+    large.check(db)
     post, messages = large.head.post, large.parts[0]
     ids = _store(db, db.make_queue(post.ref), messages, post, db.clock.now_us())
     if large.number:
@@ -302,10 +309,9 @@ def _enter_part(db: Database, large: LargePost) -> None:
 
 def _end(db: Database, large: LargePost) -> Sequence[Posted]:
     """Forget the parts of a large post, which are all in the queue, and answer for it."""
+    large.check(db)
     if large.number:
         db.execute("DELETE FROM post WHERE number = ?", (large.number,))
-        if not db.connection.changes():
-            raise Unavailable("The store undid this post, or has finished it already.")
     post, plan = large.head.post, large.head.plan
     return _answer(db, db.make_queue(post.ref), post, plan, large.ids, db.clock.now_ms())
 
