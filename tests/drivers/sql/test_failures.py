@@ -424,7 +424,7 @@ async def test_what_is_left_of_a_large_post_does_not_come_after_the_queue_was_em
     disk: tuple[Store, Disk], act: str
 ) -> None:
     store, failing = disk
-    posting = asyncio.create_task(store.post(*[message("x")] * 2_000))
+    posting = asyncio.create_task(store.post(*[message("x")] * 8_000))
     while not store.db.execute("SELECT 1 FROM post").get:  # noqa: ASYNC110 - the test's own poll
         await asyncio.sleep(0)
     await store.post("beside it", to=OTHER)  # the first batch is stored
