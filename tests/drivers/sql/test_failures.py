@@ -419,6 +419,17 @@ async def test_a_large_post_that_fails_half_way(disk: tuple[Store, Disk], rounds
     assert store.db.execute("SELECT count(*) FROM post").get == 0
 
 
+async def test_a_large_post_whose_first_step_is_undone_is_not_there(store: Store) -> None:
+    posting = asyncio.create_task(store.post(*[message("x")] * 1_000))
+    while not store.db.execute("SELECT 1 FROM post").get:  # noqa: ASYNC110 - the test's own poll
+        await asyncio.sleep(0)
+    store.db.fail_batch(apsw.FullError("undone"))
+    with pytest.raises(Unavailable):
+        await posting
+    await store.sweep()
+    assert await store.bodies() == []
+
+
 @pytest.mark.parametrize("act", ["purge", "drop"])
 async def test_what_is_left_of_a_large_post_does_not_come_after_the_queue_was_emptied(
     disk: tuple[Store, Disk], act: str
