@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.api.conftest import Api, claim_id_of
+from tests.api.conftest import Api, MakeApi, claim_id_of
+from tests.contract.pausing import pause_before
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import QueueRef, StoreOptions
@@ -19,6 +20,7 @@ from zaqar_lite.service.jobs.bulk import Choice, Job, JobAct, Order
 from zaqar_lite.service.jobs.jobs import RUNNING, Jobs, running_name
 from zaqar_lite.service.jobs.runner import JobRunner
 from zaqar_lite.storage.sql import create
+from zaqar_lite.storage.sql.messages import SqlMessageStore
 
 pytestmark = pytest.mark.anyio
 LETTERS = "/v2/queues/letters"
@@ -394,6 +396,21 @@ async def test_what_is_claimed_is_not_cancelled(api: Api) -> None:
     assert answer.json()["refused"] == {"not_delayed": 1}
     assert claim_id_of(claimed)
     await api.expect(404, "POST", "delayed/eat", {"ids": ids})
+
+
+async def test_what_is_claimed_meanwhile_is_not_cancelled(make_api: MakeApi) -> None:
+    with pause_before(SqlMessageStore, "delete") as pause:
+        async with make_api() as api:
+            ids = await delayed(api, None, None)
+            cancelling = asyncio.create_task(api.call("POST", "delayed/cancel", {"ids": ids}))
+            await pause.reached()
+            api.advance(601)
+            assert len(await api.claim(1)) == 1
+            pause.go()
+            job = (await cancelling).json()
+            assert (job["done"], job["refused"]) == (1, {"claimed": 1})
+            left = await api.browse("echo=true&include_claimed=true")
+            assert [one["id"] for one in left] == ids[:1]
 
 
 @pytest.mark.parametrize("group", ["", "x" * 129, 7])

@@ -253,4 +253,9 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "_MAX_HEADER = 16_384",
         "16385",
     ): "From which size on a header is told to be too large; 64 KiB are, and 16,000 bytes are not.",
+    (
+        "zaqar_lite/service/schedules/timing.py",
+        "_MOST = 10 * 366 * 86_400",
+        "11",
+    ): "How many years a duration may have.",
 }

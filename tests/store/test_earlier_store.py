@@ -15,6 +15,7 @@ from zaqar_lite.cli import main
 from zaqar_lite.domain.attempts import Ended
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import ClaimRequest, DelayMode, Message, QueueRef, StoreOptions
+from zaqar_lite.service.schedules.schedules import DueEntry
 from zaqar_lite.storage.sql import create
 from zaqar_lite.storage.sql.place import OLD_FILE_NAME
 from zaqar_lite.store.checking import check
@@ -116,6 +117,8 @@ def test_schedules_subscriptions_and_what_waits_for_subscribers_are_there(direct
         assert kinds["schedule"].expires_at is None
         assert b'"cron":"0 3 * * *"' in kinds["schedule"].value
         assert kinds["schedule-due"].value == b'["shop","nightly"]'
+        due = DueEntry("shop", "nightly", kinds["schedule-due"].name)
+        assert WRITTEN < due.at <= WRITTEN + 86_400_000
         assert kinds["subscription"].name.startswith("pushed/")
         assert b"https://example.com/hook" in kinds["subscription"].value
         ends = kinds["subscription"].expires_at or 0

@@ -26,7 +26,6 @@ from zaqar_lite.domain.models import (
     Message,
     Move,
     QueueRef,
-    RefusalReason,
 )
 from zaqar_lite.domain.settlements import Outcome
 from zaqar_lite.service.policy import Policies
@@ -402,9 +401,9 @@ class Bulk:
             held = await self.messages.delete(queue, ids, claim_ids=())
             if not held:
                 break
-            gone = {one.id for one in held if one.reason is RefusalReason.CLAIMED}
-            refused += len(gone)
-            ids = [one for one in ids if one not in gone]
+            refused += len(held)
+            claimed = {one.id for one in held}
+            ids = [one for one in ids if one not in claimed]
         return len(ids), Counter({"claimed": refused})
 
     async def _reschedule(
