@@ -17,7 +17,7 @@ from zaqar_lite.service.topics import Topic, Topics
 
 pytestmark = pytest.mark.anyio
 QUEUE = QueueRef("p", "q")
-SMALL = 100
+SMALL = 80
 """Messages that the SQL store takes in one step; more of them take turns in the store too."""
 T = TypeVar("T")
 
