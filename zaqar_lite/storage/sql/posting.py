@@ -10,13 +10,13 @@ whatever happens: a post that a crash or an error cuts short is finished later.
 import asyncio
 import json
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zaqar_lite.domain.errors import KeyReused, Unavailable
+from zaqar_lite.domain.errors import KeyReused, LimitReached, Unavailable
 from zaqar_lite.domain.groups import group_of
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.posts import IdempotencyKey, KnownKey, NewMessage, Posted
@@ -136,16 +136,19 @@ async def post(  # noqa: PLR0917 - as the seam has it
     cost = cost_of(messages)
     if db.shares is not None:
         await _take_share(db, ref.project, cost if db.is_post_whole else min(cost, _AT_ONCE))
-    if ref in db.posting:
-        await _wait_for_large(db, ref)
-    await _make_room(db, wanted)
-    if cost <= _AT_ONCE or len(_parts(messages)) == 1:
-        return await db.write(_post_at_once, wanted)
-    await _wait_for_large(db, ref)
-    # In a task of its own: what has begun is finished, whether or not its client is still there.
-    posting = db.posting[ref] = asyncio.create_task(_post_in_parts(db, wanted))
-    posting.add_done_callback(lambda _: db.posting.pop(ref))
-    return await asyncio.shield(posting)
+    while True:
+        if ref in db.posting:
+            await _wait_for_large(db, ref)
+        try:
+            if cost <= _AT_ONCE or len(_parts(messages)) == 1:
+                return await db.write(_post_at_once, wanted)
+            # In a task of its own: what has begun is finished, whether its client is there or not.
+            posting = db.posting[ref] = asyncio.create_task(_post_in_parts(db, wanted))
+            posting.add_done_callback(lambda _: db.posting.pop(ref))
+            return await asyncio.shield(posting)
+        except LimitReached:  # what has expired, and keys that have ended, hold no room
+            if not await _make_room(db, wanted):
+                raise
 
 
 async def _wait_for_large(db: Database, ref: QueueRef) -> None:
@@ -159,38 +162,32 @@ async def _take_share(db: Database, project: str, cost: int) -> None:
         await db.shares.wait(project, cost)
 
 
-async def _make_room(db: Database, wanted: Post) -> None:
-    """Remove what has expired and what keys have ended, in bounded steps, where that is needed."""
-    now = db.clock.now_ms()
-    for ref, count in _added(wanted, wanted.messages).items():
-        await _make_room_in(db, ref, count, now)
-    if wanted.has_keys:
-        await forget_keys(db, wanted.ref)
+async def _make_room(db: Database, wanted: Post) -> bool:
+    """Remove what has expired and keys that have ended, in bounded steps, as far as a post needs.
+
+    Answers whether anything was removed.
+    """
+    now, removed = db.clock.now_ms(), False
+    for ref, count in _added(wanted, wanted.messages):
+        while True:
+            await db.pass_gate()
+            queue = db.queue(ref)
+            if queue is None or queue.expiry_at > now or not _is_full(db, queue, count):
+                break
+            removed |= bool(await db.change_queue(ref, None, 0, expiring.expire, now, _TIDIED))
+            await db.turns.wait()
+    return (wanted.has_keys and await forget_keys(db, wanted.ref)) or removed
 
 
-async def _make_room_in(db: Database, ref: QueueRef, count: int, now: int) -> None:
-    while True:
-        await db.pass_gate()
-        queue = db.queue(ref)
-        if queue is None or queue.expiry_at > now:
-            return
-        if queue.total + queue.reserved + count <= db.options.max_messages:
-            return
-        if not await db.change_queue(ref, None, 0, expiring.expire, now, _TIDIED):
-            return
-        await db.turns.wait()
-
-
-async def forget_keys(db: Database, ref: QueueRef) -> None:
-    """Forget the keys of a queue whose window is over, in bounded steps."""
-    now = db.clock.now_ms()
+async def forget_keys(db: Database, ref: QueueRef) -> bool:
+    """Forget the keys of a queue whose window is over, in bounded steps; tell whether any was."""
+    now, forgotten = db.clock.now_ms(), False
     while True:
         await db.pass_gate()
         queue = db.queue(ref)
         if queue is None or queue.keys_at > now:
-            return
-        if not await db.change_queue(ref, None, 0, expiring.forget_keys, now, _TIDIED):
-            return
+            return forgotten
+        forgotten |= bool(await db.change_queue(ref, None, 0, expiring.forget_keys, now, _TIDIED))
         await db.turns.wait()
 
 
@@ -239,7 +236,7 @@ def _accept(db: Database, wanted: Post) -> LargePost | Sequence[Posted]:
         parts = enumerate([large.head, *large.parts])
         rows = [(large.number, at, None if at else b"", _encode(part)) for at, part in parts]
         db.executemany("INSERT INTO post VALUES (?, ?, ?, ?)", rows)
-    added = [(db.make_queue(ref), count) for ref, count in _added(wanted, plan.new).items()]
+    added = [(db.make_queue(ref), count) for ref, count in _added(wanted, plan.new)]
     for queue, count in added:  # nothing is refused any more
         large.reserve(queue, count)
     return large
@@ -303,7 +300,7 @@ def _enter_part(db: Database, large: LargePost) -> None:
     large.parts.popleft()
     large.entered += 1
     large.ids += ids
-    for ref, count in _added(post, messages).items():
+    for ref, count in _added(post, messages):
         large.reserve(db.make_queue(ref), -count)
 
 
@@ -330,12 +327,18 @@ def _parts(messages: Sequence[NewMessage]) -> Sequence[Sequence[NewMessage]]:
     return parts
 
 
-def _added(wanted: Post, messages: Sequence[NewMessage]) -> Mapping[QueueRef, int]:
+def _added(wanted: Post, messages: Sequence[NewMessage]) -> Iterable[tuple[QueueRef, int]]:
     """How many messages and copies enter which queues with messages of a post."""
     if not wanted.brings:
-        return {wanted.ref: len(messages)}
+        return ((wanted.ref, len(messages)),)
     copies = Counter(copy.queue for message in messages for copy in message.copies)
-    return copies + Counter({wanted.ref: len(messages)})
+    return (copies + Counter({wanted.ref: len(messages)})).items()
+
+
+def _is_full(db: Database, queue: Queue | None, count: int) -> bool:
+    """Whether a queue has no room for so many messages more."""
+    held = 0 if queue is None else queue.total + queue.reserved
+    return held + count > db.options.max_messages
 
 
 def _prepare(db: Database, wanted: Post, now: int) -> Plan:
@@ -357,11 +360,9 @@ def _prepare(db: Database, wanted: Post, now: int) -> Plan:
     if wanted.has_keys:
         plan = _plan(db, queue, wanted.messages, now)
         _check_keys(db, queue, wanted, plan, now)
-    most = db.options.max_messages
-    for ref, count in _added(wanted, plan.new).items():
-        target = queue if ref == wanted.ref else db.queue(ref)
-        if count + (0 if target is None else target.total + target.reserved) > most:
-            raise too_many_messages(ref, most)
+    for ref, count in _added(wanted, plan.new):
+        if _is_full(db, queue if ref == wanted.ref else db.queue(ref), count):
+            raise too_many_messages(ref, db.options.max_messages)
     return plan
 
 
