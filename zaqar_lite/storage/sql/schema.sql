@@ -17,8 +17,9 @@ INSERT INTO counter VALUES (1, 0, 0, 0, 0);
 
 -- A queue has a row while it has a record (version > 0), messages, idempotency keys or history.
 -- `content` is the number of what it holds now: after a purge another one, so that the old
--- messages are garbage at once. The counts, and the bytes of all bodies, are kept in the same transaction as what they count;
--- `sweep_at` is when the sweep finds something to do, at the earliest; null: never.
+-- messages are garbage at once. The counts, and the bytes of all bodies, are kept in the same
+-- transaction as what they count; `sweep_at` is when the sweep finds something to do, at the
+-- earliest; null: never.
 CREATE TABLE queue (
   number INTEGER PRIMARY KEY,
   project TEXT NOT NULL,
