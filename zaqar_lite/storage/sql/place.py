@@ -57,7 +57,7 @@ _PRAGMAS = {
     "journal_mode": "WAL",
     "synchronous": "NORMAL",
     "wal_autocheckpoint": 0,
-    "cache_size": -65_536,  # KiB
+    "cache_size": -49_152,  # KiB
     "journal_size_limit": 64 << 20,
 }
 """Of the writing connection, in this order: the first two must come before a file is made."""
