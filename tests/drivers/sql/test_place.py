@@ -28,7 +28,7 @@ async def test_settings_of_the_connections_are_in_effect(tmp_path: Path) -> None
         "journal_mode": "wal",
         "synchronous": 1,
         "temp_store": 2,
-        "cache_size": -65_536,
+        "cache_size": -49_152,
         "auto_vacuum": 2,
     }
     assert 0 < limit <= 64 << 20
