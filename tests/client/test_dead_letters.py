@@ -125,6 +125,9 @@ def test_the_server_moves_letters_and_they_stay_the_same_messages(
     assert (dry.moved, dry.dry_run) == ({queue: 2}, True)
     wanted = {"body": {"path": "n", "equals": 1}, "reason": "max_claims"}
     assert client.redrive(dead, where=wanted, dry_run=True).passed_over == 5
+    assert client.redrive(dead, where={"source": "another queue"}).moved == {}
+    with pytest.raises(ValueError, match="given twice"):
+        client.redrive(dead, source=queue, where={"source": "another queue"})
     for own in ({"server": False}, {"on_moved": lambda *_: None}):
         with pytest.raises(ValueError, match="only the server can filter"):
             client.redrive(dead, where=wanted, **own)

@@ -34,6 +34,7 @@ from zaqar_lite.domain.addresses import shown, without_secrets
         ("redis://u:sesame", "redis://"),
         ("redis://u:sesame@", "redis://"),
         ("redis://se cret/x", "redis://"),
+        ("swift:https://u:sesame@host/v3", "swift:https://***@host/v3"),
         ("sesame", "***"),
         ("", "***"),
     ],

@@ -25,7 +25,7 @@ AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 Answer = Callable[[Request], Coroutine[Any, Any, Response]]
 
 NO_CONTENT = 204
-"""Statuses whose answers have no Content-Length, as they have no body."""
+"""The status whose answers have no Content-Length, as they have no body."""
 _LARGEST_FORM = 4_194_304
 """Bytes of a body for another application, which are all read before it is asked."""
 

@@ -3,7 +3,7 @@
 import re
 from urllib.parse import parse_qsl, unquote
 
-_URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?P<rest>.*)", re.DOTALL)
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:.*", re.DOTALL)
 _AUTHORITY = re.compile(r"//(?P<authority>[^/?#]*)(?P<behind>.*)", re.DOTALL)
 _HOST = r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?"
 _HOSTS = re.compile(rf"{_HOST}(?:,{_HOST})*")
@@ -27,15 +27,15 @@ def shown(uri: str) -> str:
     its `@`.
     """
     body, mark, query = uri.partition("#")[0].partition("?")
-    found = _URI.fullmatch(body)
-    if found is None:
+    if _URI.fullmatch(body) is None:
         return HIDDEN
-    place = _AUTHORITY.fullmatch(found["rest"])
+    place = _AUTHORITY.search(body)
     if place is not None and place["authority"]:
         login, at, hosts = place["authority"].rpartition("@")
+        start = f"{body[: place.start()]}//"  # of `swift:https://host` by mistake, both schemes
         if is_ambiguous(uri) or not _HOSTS.fullmatch(hosts):
-            return f"{found['scheme']}://"
-        body = f"{found['scheme']}://{HIDDEN + at if login else ''}{hosts}{place['behind']}"
+            return start
+        body = f"{start}{HIDDEN + at if login else ''}{hosts}{place['behind']}"
     if not mark:
         return body
     names = [part.partition("=")[0] for part in query.split("&")]

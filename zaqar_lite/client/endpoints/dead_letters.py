@@ -136,11 +136,15 @@ class RedriveOptions:
         if self.limit is not None and self.limit < 0:
             message = f"limit is how many letters to move at most, not {self.limit}"
             raise ValueError(message)
+        if self.source is not None and isinstance(self.where, Mapping) and "source" in self.where:
+            message = "source is given twice: leave it out of `where`"
+            raise ValueError(message)
 
     def order(self) -> dict[str, Any]:
         """Return what the server's job is asked to do."""
-        chosen = self.where if isinstance(self.where, Mapping) else {"where": self.where}
-        wanted = {**chosen, "source": self.source}
+        wanted = dict(self.where) if isinstance(self.where, Mapping) else {"where": self.where}
+        if self.source is not None:
+            wanted["source"] = self.source
         return {
             "filter": {name: value for name, value in wanted.items() if value is not None},
             "to": self.to,
