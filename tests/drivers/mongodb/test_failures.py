@@ -79,6 +79,17 @@ def fail(mongodb: MongoServer, app_name: str) -> Fail:
     return plant
 
 
+@pytest.mark.usefixtures("stores")
+async def test_workers_that_start_at_once_drop_the_index_of_earlier_versions(
+    open_stores: OpenStores, fail: Fail, app_name: str, mongodb: MongoServer, database_name: str
+) -> None:
+    """All of them see it, and one is told that it has gone."""
+    with database_of(mongodb.url, database_name) as database:
+        database["zaqar_messages"].create_index("q", name="live")
+    with fail("dropIndexes", errorCode=27):
+        await open_stores(query=f"{QUICK}&appName={app_name}", as_member=True)
+
+
 @pytest.mark.parametrize("code", [NOT_PRIMARY, STEPPED_DOWN])
 @pytest.mark.parametrize("command", ["findAndModify", "insert", "commitTransaction"])
 async def test_a_post_survives_a_stepdown_at_each_step(

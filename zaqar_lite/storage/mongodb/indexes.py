@@ -83,7 +83,9 @@ async def prepare(
                 f"start again. The server says: {told}"
             ) from exc
         if replaced in await collection.index_information():
-            await collection.drop_index(replaced)
+            await collection.database.command(  # 27, IndexNotFound: another process was faster
+                "dropIndexes", collection.name, index=replaced, allowable_errors=[27]
+            )
         return
     existing = {index["name"]: index for index in await (await collection.list_indexes()).to_list()}
     for document in (model.document for model in indexes):

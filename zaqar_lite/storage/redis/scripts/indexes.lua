@@ -200,16 +200,6 @@ local function join_groups(positions, records)
   keep(now, {groups})
 end
 
-local function leave_groups(positions, records)
-  local members = {}
-  for i, position in ipairs(positions) do
-    if records[i] and is_grouped(records[i]) then
-      members[#members + 1] = membership(records[i], position)
-    end
-  end
-  apply('ZREM', groups, members)
-end
-
 -- How many bytes the body in a record has.
 local function size_in(record)
   return #record - struct.unpack('>H', record, R.body_at)
@@ -274,15 +264,12 @@ end
 -- Take messages out of the queue for good: positions, records and tracks; false where there is none. They must
 -- have left the index of their state.
 local function forget(gone)
-  local positions, records = gone.positions, gone.records
-  if life[N.grouped] then
-    leave_groups(positions, records)
-  end
-  local moved, remembered, bytes = {}, {}, 0
+  local positions, members, moved, remembered, bytes = gone.positions, {}, {}, {}, 0
   for i = 1, #positions do
-    local track = gone.tracks[i]
-    if records[i] then
-      bytes = bytes + size_in(records[i])
+    local record, track = gone.records[i], gone.tracks[i]
+    bytes = bytes + (record and size_in(record) or 0)
+    if record and life[N.grouped] and is_grouped(record) then
+      members[#members + 1] = membership(record, positions[i])
     end
     if track and origin_length(track) > 0 then
       moved[#moved + 1] = track:sub(O.message_id, O.moved_at - 1)
@@ -291,6 +278,7 @@ local function forget(gone)
       remembered[#remembered + 1] = positions[i]
     end
   end
+  apply('ZREM', groups, members)
   apply('HDEL', ids, moved)
   apply('HDEL', attempts, remembered)
   apply('HDEL', messages, positions)
@@ -673,9 +661,15 @@ local function give_back(rows, from, changes)
   end
 end
 
--- Remove what has expired, whatever its state.
+-- Remove what has expired, whatever its state: up to `budget`, and about EXPIRED_BYTES, because the records are
+-- read to count the bytes that go. Answers how many, and whether there may be more.
+local EXPIRED_BYTES = 2097152
 local function expire(budget)
-  local positions = call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, budget)
+  local found, positions, bytes = call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, budget), {}, 0
+  while #positions < #found and bytes < EXPIRED_BYTES do
+    positions[#positions + 1] = found[#positions + 1]
+    bytes = bytes + call('HSTRLEN', messages, positions[#positions])
+  end
   if #positions > 0 then
     local gone = {positions = positions, records = gather(messages, positions), tracks = tracks_of(positions)}
     leave_ready(positions)
@@ -683,7 +677,7 @@ local function expire(budget)
     leave_held(positions)
     forget(gone)
   end
-  return #positions
+  return #positions, #positions == budget or #positions < #found
 end
 
 -- Remove all messages and claims of a queue.

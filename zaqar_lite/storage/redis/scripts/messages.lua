@@ -11,8 +11,8 @@ end
 
 -- The same, and remove what has expired, so that the indexes count live messages only.
 local function catch_up_and_expire()
-  local expired = expire(300)
-  return expired == 300 and {'again', now, expired} or catch_up(300)
+  local expired, has_more = expire(300)
+  return has_more and {'again', now, expired} or catch_up(300)
 end
 
 -- The indexes in which every message is exactly once.
@@ -340,8 +340,9 @@ end)
 -- ARGV: 1 offset, 2 version, 3 how many at most (500)
 -- Answers: 'ok', and how many.
 operation('release_delayed', ALWAYS, {whole = true, version = true}, function()
-  if expire(400) == 400 then
-    return {'again', now, 400}
+  local expired, has_more = expire(400)
+  if has_more then
+    return {'again', now, expired}
   end
   return {'ok', release_delayed(tonumber(ARGV[3]))}
 end)
