@@ -106,6 +106,8 @@ def test_schedules(run: Run, client: Client, queue: str) -> None:
     (message,) = client.get_messages(queue, [fired["message_id"]])
     assert message.body == {"n": 1}
     assert run_one(run, "schedule", "show", name)[1]["queue"] == queue
+    again = run_one(run, "schedule", "create", name, queue, "null", "--every", "1h")[1]
+    assert (again["body"], again["every"]) == (None, "1h")
     assert run("schedule", "delete", name)[0] == 0
     assert run("schedule", "show", name)[0] != 0
 

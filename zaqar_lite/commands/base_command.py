@@ -169,9 +169,10 @@ def _ask(
     if not isinstance(call, str):
         return call(client, given)
     not_own = {*words, "limit", "help", *map(name_of, options_anywhere())}
-    names = [] if parser is None else [one.dest for one in parser._actions]
-    own = {name: getattr(given, name) for name in names if name not in not_own}
-    options = {name: value for name, value in own.items() if value is not None}
+    actions = () if parser is None else parser._actions
+    own = [(one, getattr(given, one.dest)) for one in actions if one.dest not in not_own]
+    # A word may be JSON's null, and is always given.
+    options = {one.dest: value for one, value in own if value is not None or not one.option_strings}
     return attrgetter(call)(client)(*(getattr(given, word) for word in words), **options)
 
 
