@@ -94,9 +94,9 @@ class LargePost:
         self.reserved: Counter[Queue] = Counter()
 
     def check(self, db: Database) -> None:
-        """Refuse to go on where a batch was undone meanwhile: it may have stored a part, or all."""
+        """Refuse to go on where a batch was undone meanwhile: it may have held a part."""
         if db.undone != self._undone:
-            raise Unavailable("The store undid a part of this post; it may be stored later.")
+            raise Unavailable("The store undid a part of this post; some or all may be stored.")
 
     def reserve(self, queue: Queue, count: int) -> None:
         """Keep room in a queue; a count below 0 gives some back."""
