@@ -1,6 +1,7 @@
 """Keystone through the real keystoneauth1, against a small identity server on a real socket."""
 
 import json
+import ssl
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,16 @@ import pytest
 
 from tests.client.faulty_server import FaultyServer
 from tests.keystone import Keystone, User
-from zaqar_lite.client import AsyncClient, Client, KeystoneAuth, Unauthenticated, ZaqarError
+from tests.test_tls import make_certificate
+from zaqar_lite.client import (
+    AsyncClient,
+    Client,
+    KeystoneAuth,
+    RetryPolicy,
+    Unauthenticated,
+    Unreachable,
+    ZaqarError,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -81,6 +91,39 @@ def test_a_cloud_without_keystone_has_its_address_and_the_clients_project(
     _, headers = queues.seen[0]
     assert headers["X-Project-ID"] == "mine"
     assert name != "token" or headers["X-Auth-Token"] == "given"
+
+
+@pytest.mark.filterwarnings("ignore:Support for InfluxDB")  # openstacksdk's own
+async def test_a_cloud_says_whom_to_trust(
+    queues: FaultyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cert, key = make_certificate(tmp_path, "first")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(cert, key)
+    queues.socket = context.wrap_socket(queues.socket, server_side=True)
+    url = queues.url.replace("http:", "https:")
+    cloud = {"auth_type": "none", "auth": {"endpoint": url}}
+    clouds = {
+        "stranger": cloud,
+        "trusting": cloud | {"cacert": str(cert)},
+        "careless": cloud | {"verify": False},
+        "known": cloud | {"verify": False, "cert": str(cert), "key": str(key)},
+    }
+    file = tmp_path / "clouds.yaml"
+    file.write_text(json.dumps({"clouds": clouds}), encoding="utf-8")
+    monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", str(file))
+    for name in ("trusting", "careless", "known"):
+        with Client(auth=KeystoneAuth.cloud(name)) as client:
+            client.post("q", name)
+    async with AsyncClient(auth=KeystoneAuth.cloud("trusting")) as client:
+        await client.post("q", "async")
+    assert queues.stored == ["trusting", "careless", "known", "async"]
+    once = RetryPolicy(attempts=1)
+    with (
+        Client(auth=KeystoneAuth.cloud("stranger"), retries=once) as client,
+        pytest.raises(Unreachable, match="its certificate is refused"),
+    ):
+        client.post("q", 1)
 
 
 def test_a_token_is_renewed_before_it_ends(identity: Keystone, queues: FaultyServer) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.docs import pages
 from tests.server import ServerProcess
-from zaqar_lite.client import Client
+from zaqar_lite.client import Client, ZaqarError
 
 SDK = pages.SOURCE / "sdk.rst"
 
@@ -44,6 +44,16 @@ def test_a_block_of_the_documentation_runs(clean_server: ServerProcess, number: 
     source = blocks()[number].replace(pages.URL, clean_server.url)
     with contextlib.redirect_stdout(io.StringIO()):
         exec(compile(source, f"{SDK.name} block {number}", "exec"), {"__name__": "documentation"})  # noqa: S102 - the documentation is ours
+
+
+def test_the_tree_of_errors_is_that_of_the_classes() -> None:
+    def tree(kind: type[ZaqarError], depth: int = 0) -> set[tuple[str, int]]:
+        below = (tree(one, depth + 1) for one in kind.__subclasses__())
+        return {(kind.__name__, depth)}.union(*below)
+
+    (drawn,) = [one.text for one in pages.blocks(SDK, "text") if "ZaqarError" in one.text]
+    entries = re.finditer(r"^([│ ]*(?:├── |└── )?)([A-Z]\w+)", drawn, re.MULTILINE)
+    assert {(one[2], len(one[1]) // 4) for one in entries} == tree(ZaqarError)
 
 
 def test_the_ten_lines_are_ten_and_say_what_they_did(clean_server: ServerProcess) -> None:

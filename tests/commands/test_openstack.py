@@ -2,13 +2,16 @@
 
 import json
 import logging
-from collections.abc import Callable, Iterator
+import ssl
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.keystone import Keystone, User
 from tests.server import ServerProcess
+from tests.test_tls import make_certificate, over_tls, started
 from zaqar_lite.client import Client
 
 shell = pytest.importorskip("openstackclient.shell")
@@ -62,8 +65,8 @@ def openstack(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
 
-    def runner(*words: str, form: bool = True) -> tuple[int, Any]:
-        code = shell.main(["messaging", *words, *(["-f", "json"] if form else [])])
+    def runner(*words: str, form: bool = True, first: Sequence[str] = ()) -> tuple[int, Any]:
+        code = shell.main([*first, "messaging", *words, *(["-f", "json"] if form else [])])
         printed = capsys.readouterr()
         return code, json.loads(printed.out) if printed.out.strip() else printed.err
 
@@ -125,3 +128,18 @@ def test_dead_letters_are_listed_counted_and_moved(
     assert openstack("dlq", "redrive", dead)[1] == [{"Target": queue, "Moved": 1}]
     assert "Letters that name no source (give --to): 1" in caplog.text
     assert demo.stats(dead).ready == 1
+
+
+def test_the_authority_of_the_command_is_trusted(
+    openstack: Run, identity: Keystone, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cert, key = make_certificate(tmp_path, "first")
+    with started(over_tls(cert, key)) as server:
+        url = server.url.replace("http:", "https:")
+        monkeypatch.setattr(identity.state, "messaging", url)
+        trusting = ssl.create_default_context(cafile=cert)
+        with Client(url, project="demo", ssl_context=trusting) as client:
+            first = client.post("tls", 1)
+        authority = ("--os-cacert", str(cert))
+        (row,) = openstack("message", "show", "tls", first, first=authority)[1]
+        assert row["ID"] == first

@@ -5,6 +5,7 @@ A plug-in is any object with the methods of `Auth`.
 
 import json
 import math
+import ssl
 import threading
 import time
 from collections.abc import Mapping
@@ -196,6 +197,24 @@ class KeystoneAuth:
             interface=region.get_interface("messaging") or "public",
             endpoint=region.get_endpoint("messaging") or None,
         )
+
+    def ssl_context(self) -> ssl.SSLContext | None:
+        """Return how the session checks TLS (`cacert`, `verify`, `cert`); None for as usual.
+
+        Raises:
+            OSError: a file can't be read, or holds something else.
+        """
+        verify, cert = self._session.verify, self._session.cert
+        if verify is True and cert is None:
+            return None
+        trusted = verify if isinstance(verify, str) else None
+        kind = "capath" if trusted is not None and Path(trusted).is_dir() else "cafile"
+        context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, **{kind: trusted})
+        if verify is False:
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        if cert is not None:
+            context.load_cert_chain(*([cert] if isinstance(cert, str) else cert))
+        return context
 
     def headers(self) -> Mapping[str, str] | None:
         """Return the token, or None when there is none that lasts."""

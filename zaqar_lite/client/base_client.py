@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from zaqar_lite import __version__
 from zaqar_lite.client import serialization
 from zaqar_lite.client.arguments import takes
-from zaqar_lite.client.auth import Auth, KeyAuth, NoAuth
+from zaqar_lite.client.auth import Auth, KeyAuth, KeystoneAuth, NoAuth
 from zaqar_lite.client.calls import Call, Request, Response, RetryPolicy, exchange
 from zaqar_lite.client.errors import BadRequest, Refused, ServerWarning, ZaqarError
 from zaqar_lite.client.long_polling import LONGEST, POLL, Connection, Waiting
@@ -77,7 +77,8 @@ class BaseClient:
             page_size: messages in the first page of a list, or in a bulk delete. More than 20 takes
                 a server with large pages (1,000 at most); a list goes on with 200 a page there.
             connections: connections that are kept open.
-            ssl_context: for a server whose certificate the system does not know.
+            ssl_context: for a server whose certificate the system does not know. A login to
+                Keystone brings its own (`cacert`, `verify` and `cert` of clouds.yaml).
             release_on_sigterm: whether a claim held by the main thread (or by a task of the main
                 thread's loop) is given back before SIGTERM ends the process. A program that
                 handles SIGTERM itself is left alone.
@@ -109,6 +110,8 @@ class BaseClient:
         self._url = None if url is None else base_of(url)
         self._timeout = timeout
         self._connections = connections
+        if ssl_context is None and isinstance(self._auth, KeystoneAuth):
+            ssl_context = self._auth.ssl_context()
         self._ssl_context = ssl_context
         self._headers = {
             "Accept": "application/json",

@@ -1,36 +1,4 @@
-"""What can go wrong, by meaning.
-
-::
-
-    ZaqarError                   catch this for everything below
-    ├── Unreachable              no answer: refused, reset or timed out, and retries did not help
-    ├── ServerWarning            done, but a part of it has no effect; `result` is the outcome
-    ├── BadAnswer                an answer that is not Zaqar's protocol (a proxy's page, cut JSON)
-    └── StatusError              the server answered, and the answer was no
-        ├── Refused              4xx: sending it again will not help
-        │   ├── BadRequest       400: the description names the field
-        │   ├── Unauthenticated  401: no token, or one that is not accepted even after a new login
-        │   ├── Forbidden        403: this caller may not do that
-        │   │   └── MessageClaimed   someone holds the message: delete it with their claim id
-        │   ├── NotFound         404
-        │   │   ├── QueueNotFound
-        │   │   ├── MessageNotFound
-        │   │   └── SignatureRefused     a pre-signed URL that has expired or does not cover this
-        │   ├── Conflict         409
-        │   │   ├── NotDelayed   too late to edit: the message is already claimable or claimed
-        │   │   ├── DueChanged   412: the delayed message was moved since it was read
-        │   │   ├── NoDeadLetters        the queue has no place for dead letters
-        │   │   ├── QueueExists  the queue to create is there, with other options
-        │   │   └── KeyReused    an idempotency key that stands for another message; `index`
-        │   ├── Unsupported      this server cannot do that (OpenStack's Zaqar settles no messages)
-        │   └── ClaimLost        the claim has lapsed or was released; its messages may be someone
-        │                        else's by now (also raised without an answer, when renewal failed)
-        └── Unavailable          the server could not do it now
-            ├── Overloaded       429 or 503 after all retries; `retry_after` seconds, if it said so
-            └── ServerFault      500: a defect of the server; report it with the request id
-
-Each carries `title`, `description`, `status` and `request_id`; None where there was no answer.
-"""
+"""What can go wrong, by meaning; the page of the SDK shows the tree."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar

@@ -28,7 +28,7 @@ from zaqar_lite.spark.lag import BatchTrigger, lag_of
 from zaqar_lite.spark.ledger import Claims, Ledger
 from zaqar_lite.spark.options import OptionError, Options
 from zaqar_lite.spark.queues import check_queues
-from zaqar_lite.spark.rows import COLUMNS, columns_of, to_batch
+from zaqar_lite.spark.rows import COLUMNS, arrow_schema, columns_of, to_batch
 
 logger = logging.getLogger(__name__)
 _WAIT = 1.0
@@ -129,6 +129,9 @@ class ClaimStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Yield the messages of one part of the ledger."""
         part = cast(LedgerPart, partition)
         rows = self._ledger.rows(part.number, part.first, part.count)
+        # A ledger of an earlier version may lack a column.
+        every = [arrow_schema(self._columns).empty_table(), rows]
+        rows = pa.concat_tables(every, promote_options="default")
         yield from rows.select(list(self._columns)).to_batches()
 
     def commit(self, end: dict[str, Any]) -> None:

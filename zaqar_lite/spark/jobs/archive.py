@@ -32,7 +32,7 @@ def archive(
     """
     if dry_run:
         return {"dry_run": True, "rows": target.read(spark, includeBody="false").count()}
-    options = {**target.options(), "maxMessagesPerTrigger": str(batch)}
+    options = {**target.options(), "maxMessagesPerTrigger": str(batch), "columns": "group"}
     if remove:
         options |= {"mode": "claim", "stateDir": f"{state}/ledger"}
     else:

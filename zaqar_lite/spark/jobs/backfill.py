@@ -28,7 +28,7 @@ def backfill(
     Raises:
         OptionError: a message still has to wait, and the queue ignores delays.
     """
-    rows = spark.read.parquet(path)
+    rows = spark.read.option("mergeSchema", "true").parquet(path)  # older files have no group
     if where:
         rows = rows.where(where)
     left = "cast(ttl - age - (unix_timestamp() - unix_timestamp(archived)) as int)"
@@ -39,6 +39,7 @@ def backfill(
         "delay_until as deliver_at",
         "concat('backfill-', id) as idempotency_key",
         "created",
+        *(["`group`"] if "group" in rows.columns else []),
     ).dropDuplicates(["idempotency_key"])
     expired = 0 if ttl else found.where(f"ttl < {_LEAST_TTL}").count()
     rows = found.where(f"ttl >= {_LEAST_TTL}")
