@@ -129,6 +129,19 @@ async def test_the_safety_poll_finds_what_no_hint_told() -> None:
     assert await asyncio.wait_for(waiting, 10) is not None
 
 
+async def test_nobody_waits_longer_for_the_announcements_than_for_a_message() -> None:
+    house = House()
+
+    async def watch(*_: object) -> Callable[[], None]:
+        await asyncio.sleep(600)  # the store is silent
+        return list[None]().clear
+
+    house.messages.watch = watch  # type: ignore[method-assign, assignment]
+    async with asyncio.timeout(10):
+        assert await house.wait(QUEUES[0], seconds=0.01) is None
+    house.waiting.close()
+
+
 async def test_one_too_many_is_refused_and_frees_nothing() -> None:
     house = House(most=1)
     waiting = asyncio.create_task(house.wait(QUEUES[0]))

@@ -36,6 +36,8 @@ def shown(uri: str) -> str:
         if is_ambiguous(uri) or not _HOSTS.fullmatch(hosts):
             return start
         body = f"{start}{HIDDEN + at if login else ''}{hosts}{place['behind']}"
+    elif "@" in uri:  # of `redis:user:password@host` by mistake: nothing tells where a login begins
+        return f"{body.partition(':')[0]}:{HIDDEN}"
     if not mark:
         return body
     names = [part.partition("=")[0] for part in query.split("&")]

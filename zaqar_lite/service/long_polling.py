@@ -154,7 +154,7 @@ class LongPolling:
             if found is not None or seconds <= 0 or self.is_closed:
                 return found
         deadline = asyncio.get_running_loop().time() + seconds
-        waiter = await self.join(queue, gone, reads=reads)
+        waiter = await self.join(queue, gone, reads=reads, seconds=seconds)
         try:
             found = await self._wait(waiter, ask, deadline, gone)
         finally:
@@ -164,9 +164,16 @@ class LongPolling:
         return found
 
     async def join(
-        self, queue: QueueRef, gone: asyncio.Future[None], *, reads: bool = True
+        self,
+        queue: QueueRef,
+        gone: asyncio.Future[None],
+        *,
+        reads: bool = True,
+        seconds: float | None = None,
     ) -> Waiter:
         """Join a queue's line, for several waits; the first starts the alarm and the hints.
+
+        That takes up to a second where the store is silent, and at most `seconds`.
 
         Raises:
             TooMany: too many wait already, of this project or in this process.
@@ -180,7 +187,9 @@ class LongPolling:
         if line.alarm is None:
             line.alarm = asyncio.create_task(self._watch(line), name="alarm")
         try:
-            await line.watched.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await line.watched.wait()
         except BaseException:
             await waiter.leave()
             raise
