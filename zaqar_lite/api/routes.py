@@ -65,40 +65,42 @@ def route(
     return Route(method, template, asked, statuses, parameters, **shown)
 
 
-def topic_twin(of: object, **changes: Any) -> Route:  # noqa: ANN401 - fields of a route
-    """A topic's route that is like that of a queue's action, but for `changes`."""
-    queues: Route = vars(of)["routes"][0]
-    rel = queues.rel.replace("queue", "topic")
-    changed = {"name": "", "summary": "", "framed_by": "", "rel": rel, **changes}
-    return replace(queues, **_on_topic(queues), **changed)
-
-
 def on_topics(routes: Iterable[Route]) -> Iterator[Route]:
-    """The same actions of a topic, under names of their own."""
+    """The same actions of a topic, under names of their own; a topic's own routes stay."""
     for one in routes:
-        name, summary = f"topic_{one.name}", one.summary.replace("queue", "topic")
-        rel = _TOPIC_RELS.get(one.rel, name)
-        template = _on_topic(one)["template"]
-        yield replace(one, template=template, name=name, summary=summary, rel=rel)
-
-
-def _on_topic(route: Route) -> dict[str, Any]:
-    rule = (route.access.rule or "").replace("queues:", "topics:")
-    template = route.template.replace("/queues", "/topics").replace("{queue_name}", "{topic_name}")
-    return {"template": template, "access": route.access._replace(rule=rule)}
+        if one.template.startswith("/v2/topics"):
+            yield one
+            continue
+        name = one.name.replace("queue", "topic")
+        if name == one.name:
+            name = f"topic_{name}"
+        rel = one.rel.replace("queue", "topic")
+        if rel == one.rel:
+            rel = _TOPIC_RELS.get(rel, name)
+        template = one.template.replace("/queues", "/topics").replace("{queue_", "{topic_")
+        rule = (one.access.rule or "").replace("queues:", "topics:")
+        yield replace(
+            one,
+            template=template,
+            name=name,
+            summary=one.summary.replace("queue", "topic"),
+            rel=rel,
+            access=one.access._replace(rule=rule),
+        )
 
 
 def routes_of(actions: object, limits: Limits) -> tuple[Route, ...]:
-    """The routes of an object's methods, in their order."""
+    """The routes of an object's methods, in their order; those that it inherits are last."""
     return tuple(
         replace(
             route,
             action=getattr(actions, name),
-            framed=getattr(actions, route.framed_by) if route.framed_by else None,
+            framed=getattr(actions, route.framed_by, None),
             statuses=(*route.statuses, *_common(route)),
             largest_body=route.largest(limits) if route.largest else route.largest_body,
         )
-        for name, method in vars(type(actions)).items()
+        for declared in type(actions).mro()
+        for name, method in vars(declared).items()
         for route in getattr(method, "routes", ())
     )
 

@@ -189,9 +189,8 @@ def _routes(
     authorizer = services.authorizer
     served: list[Route] = []
     home = functools.partial(home_document, served, limits)
-    queues = QueueActions(
-        services.queues, services.subscriptions, services.presigned_urls, authorizer
-    )
+    shared = (services.subscriptions, services.presigned_urls, authorizer)
+    queues, topics = QueueActions(services.queues, *shared), TopicActions(services.topics, *shared)
     settling = SettlingActions(services.claims)
     messages = MessageActions(services.messages, settling, polling, renderer)
     jobs = JobActions(services.jobs, authorizer)
@@ -209,7 +208,6 @@ def _routes(
         ClaimActions(services.claims, polling, renderer),
         settling,
         *subscribing,
-        TopicActions(services.topics, queues, services.subscriptions, authorizer),
         jobs,
         ScheduleActions(services.schedules, authorizer),
         QuotaActions(services.quotas, services.usage),
@@ -227,7 +225,7 @@ def _routes(
     if not is_admin and services.identity is None:
         absent |= {"show_quotas", "set_quotas", "reset_quotas"}
     found = [route for one in actions for route in routes_of(one, limits)]
-    found += on_topics(route for one in subscribing for route in routes_of(one, limits))
+    found += on_topics(route for one in (topics, *subscribing) for route in routes_of(one, limits))
     found += topic_messages(routes_of(messages, limits))
     found += delayed_twins(routes_of(jobs, limits))
     for route in found:

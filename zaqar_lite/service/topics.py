@@ -6,7 +6,7 @@ they post it (`QueueTarget`). The id of an outbox message is the message's id.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -125,6 +125,9 @@ class Topics:
     async def delete(self, topic: QueueRef) -> None:
         """Delete a topic; no error when it is not there. Its subscriptions stay, as a queue's."""
         await self._kind.delete(topic.project, name_of(topic))
+
+    async def purge(self, topic: QueueRef, resource_types: Collection[str]) -> None:
+        """Purge nothing: what was posted to a topic is on its way."""
 
     async def list_topics(
         self,

@@ -1,6 +1,9 @@
-"""Queues: create, read, patch, delete, list, count, purge, share and history."""
+"""Queues: create, read, patch, delete, list, count, purge, share and history.
 
-from collections.abc import Mapping, Sequence
+What topics have alike is in `NamedActions`; `topics.py` has the rest of theirs.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
@@ -11,6 +14,7 @@ from zaqar_lite.api.render import instant, next_page
 from zaqar_lite.api.request import (
     INVALID_REQUEST,
     NO_CONTENT,
+    Headers,
     Parameter,
     Refused,
     Request,
@@ -21,13 +25,14 @@ from zaqar_lite.api.request import (
 from zaqar_lite.api.routes import DETAILS, INVALID_BODY, LIMIT, MARKER, METADATA, QUEUE_LIMIT, route
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.histories import HistoryState
-from zaqar_lite.domain.metadata import Operation, idle_limit, parse_patch, unknown_keys, visible
+from zaqar_lite.domain.metadata import idle_limit, parse_patch, unknown_keys, visible
 from zaqar_lite.domain.models import Message
 from zaqar_lite.domain.topics import name_of
 from zaqar_lite.service.identity.authorization import Authorizer
 from zaqar_lite.service.presigned_urls import PresignedUrls
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
+from zaqar_lite.service.topics import Topics
 
 PATCH_TYPE = b"application/openstack-messaging-v2.0-json-patch"
 _LIST_PARAMETERS = ("marker", "limit", "detailed", "name", "with_count")
@@ -49,46 +54,13 @@ class Share(Struct, forbid_unknown_fields=True):
 
 
 @dataclass(eq=False, repr=False)
-class QueueActions:
-    """The actions under `/v2/queues`, except for messages and claims."""
+class NamedActions:
+    """What queues and topics have alike; `on_topics` makes the topics' routes."""
 
-    queues: Queues
+    named: Queues | Topics
     subscriptions: Subscriptions
     presigned_urls: PresignedUrls
     authorizer: Authorizer
-
-    @route(
-        "GET /v2/queues -> Queues",
-        "queues:get_all read",
-        (200,),
-        (
-            MARKER,
-            QUEUE_LIMIT,
-            Parameter("detailed", "Flag", "Show the metadata too."),
-            Parameter("name", "Text", "Only queues with this in their name."),
-            Parameter("with_count", "Flag", "Count the project's queues."),
-        ),
-        framed_by="list_stored",
-        rel="queues",
-    )
-    async def list_queues(self, request: Request) -> Response:
-        """List queues."""
-        with_count = request.flag("with_count")
-        records = await self.queues.list_queues(request.project, **page_query(request))
-        document = named_page(
-            "queues",
-            request,
-            [(record.queue.name, self.queues.shown(record)) for record in records],
-        )
-        if with_count and (count := await self.queues.count(request.project)):
-            document["count"] = count
-        return Response(200, document)
-
-    async def list_stored(self, request: Request) -> Response:
-        """List the project's queues, their metadata as it is stored."""
-        records = await self.queues.list_queues(request.project, **page_query(request))
-        named = [(record.queue.name, visible(record.metadata)) for record in records]
-        return Response(200, named_page("queues", request, named))
 
     @route(
         "PUT /v2/queues/{queue_name} Metadata",
@@ -100,11 +72,11 @@ class QueueActions:
     )
     async def create_queue(self, request: Request) -> Response:
         """Create a queue; one that exists stays as it is."""
-        metadata = read_metadata(request, self.authorizer)
-        created = await self.queues.create(request.queue, metadata)
-        location = (b"location", request.path.encode())
-        idle = idle_limit(metadata, metadata) if created else None
-        headers = (location, *warning(unknown_keys(metadata), idle))
+        metadata = documents.parse_object(request.document) if request.size else {}
+        self.authorizer.check_metadata(request.principal, metadata)
+        created = await self.named.create(request.queue, metadata)
+        warned = self._warning(metadata, metadata if created else ())
+        headers = ((b"location", request.path.encode()), *warned)
         return Response(201 if created else 204, b"", headers)
 
     @route(
@@ -116,11 +88,7 @@ class QueueActions:
     )
     async def show_queue(self, request: Request) -> Response:
         """Show a queue's metadata; a queue that is not there shows the defaults."""
-        return Response(200, await self.queues.metadata(request.queue))
-
-    async def get_stored(self, request: Request) -> Response:
-        """Read a queue's metadata as it is stored; a queue that is not there has none."""
-        return Response(200, await self.queues.stored_metadata(request.queue) or {})
+        return Response(200, await self.named.metadata(request.queue))
 
     @route(
         "PATCH /v2/queues/{queue_name} MetadataPatch -> Metadata",
@@ -133,61 +101,34 @@ class QueueActions:
     )
     async def update_queue(self, request: Request) -> Response:
         """Change a queue's metadata."""
-        operations = read_patch(request, self.authorizer)
-        metadata = await self.queues.patch(request.queue, operations)
-        idle = idle_limit(metadata, {operation.key for operation in operations})
-        return Response(200, metadata, warning(unknown_keys(metadata), idle))
+        if request.headers.get(b"content-type") != PATCH_TYPE:
+            raise Refused(
+                415,
+                "415 Unsupported Media Type",
+                f"A patch of metadata has the Content-Type {PATCH_TYPE.decode()}.",
+                headers=((b"accept-patch", PATCH_TYPE),),
+            )
+        operations = parse_patch(documents.parse(request.document))
+        values = {operation.key: operation.value for operation in operations}
+        self.authorizer.check_metadata(request.principal, values)
+        metadata = await self.named.patch(request.queue, operations)
+        return Response(200, metadata, self._warning(metadata, values))
 
     @route("DELETE /v2/queues/{queue_name}", "queues:delete manage", (204,), rel="queue")
     async def delete_queue(self, request: Request) -> Response:
         """Delete a queue."""
-        await self.queues.delete(request.queue)
+        await self.named.delete(request.queue)
         return NO_CONTENT
-
-    @route(
-        "GET /v2/queues/{queue_name}/stats -> Stats",
-        "queues:stats read",
-        (200,),
-        (DETAILS, Parameter("recent", "Flag", "Show the last hour too, as far as known.")),
-        framed_by="stats_stored",
-    )
-    async def queue_stats(self, request: Request) -> Response:
-        """Count a queue's messages."""
-        queue = request.queue
-        details = request.flag("details")
-        stats = await self.queues.stats(queue)
-        counts: dict[str, Any] = {
-            "claimed": stats.claimed,
-            "free": stats.ready + stats.delayed,
-            "total": stats.total,
-        }
-        if details:
-            counts["ready"] = stats.ready
-            counts["delayed"] = stats.delayed
-        for name, message in (("oldest", stats.oldest), ("newest", stats.newest)):
-            if message is not None:
-                counts[name] = _end(queue.name, message)
-        document: dict[str, Any] = {"messages": counts}
-        if request.flag("recent"):
-            document["recent"] = [list(one) for one in self.queues.recent.look(queue, stats)]
-            rates = self.queues.recent.rates(queue)
-            if rates is not None:
-                document["rates"] = rates._asdict()
-        return Response(200, document)
-
-    async def stats_stored(self, request: Request) -> Response:
-        """Count a queue's messages; 404 with zeros where it is not there."""
-        if await self.queues.stored_metadata(request.queue) is None:
-            return Response(404, {"messages": {"claimed": 0, "free": 0, "total": 0}})
-        return await self.queue_stats(request)
 
     @route(
         "POST /v2/queues/{queue_name}/purge Purge", "queues:purge manage", (204,), rel="queue_purge"
     )
     async def purge_queue(self, request: Request) -> Response:
-        """Purge a queue."""
-        types = purged_types(request)
-        await self.queues.purge(request.queue, types)
+        """Purge a queue; of all, unless the document says of what."""
+        types: Sequence[str] = get_args(Purged)
+        if request.size:
+            types = documents.read_form(request, Purge).resource_types
+        await self.named.purge(request.queue, types)
         if "subscriptions" in types:
             await self.subscriptions.purge(request.queue)
         return NO_CONTENT
@@ -218,6 +159,92 @@ class QueueActions:
         await self.presigned_urls.unshare(request.queue)
         return NO_CONTENT
 
+    def _warning(self, metadata: Mapping[str, Any], changed: Collection[str]) -> Headers:
+        """Tell what of metadata has no effect, where some keys were `changed`."""
+        idle = None if isinstance(self.named, Topics) else idle_limit(metadata, changed)
+        return warning(unknown_keys(metadata), idle)
+
+
+@dataclass(eq=False, repr=False)
+class QueueActions(NamedActions):
+    """The actions under `/v2/queues`, except for messages and claims."""
+
+    named: Queues
+
+    @route(
+        "GET /v2/queues -> Queues",
+        "queues:get_all read",
+        (200,),
+        (
+            MARKER,
+            QUEUE_LIMIT,
+            Parameter("detailed", "Flag", "Show the metadata too."),
+            Parameter("name", "Text", "Only queues with this in their name."),
+            Parameter("with_count", "Flag", "Count the project's queues."),
+        ),
+        framed_by="list_stored",
+        rel="queues",
+    )
+    async def list_queues(self, request: Request) -> Response:
+        """List queues."""
+        with_count = request.flag("with_count")
+        records = await self.named.list_queues(request.project, **page_query(request))
+        document = named_page(
+            "queues",
+            request,
+            [(record.queue.name, self.named.shown(record)) for record in records],
+        )
+        if with_count and (count := await self.named.count(request.project)):
+            document["count"] = count
+        return Response(200, document)
+
+    async def list_stored(self, request: Request) -> Response:
+        """List the project's queues, their metadata as it is stored."""
+        records = await self.named.list_queues(request.project, **page_query(request))
+        named = [(record.queue.name, visible(record.metadata)) for record in records]
+        return Response(200, named_page("queues", request, named))
+
+    async def get_stored(self, request: Request) -> Response:
+        """Read a queue's metadata as it is stored; a queue that is not there has none."""
+        return Response(200, await self.named.stored_metadata(request.queue) or {})
+
+    @route(
+        "GET /v2/queues/{queue_name}/stats -> Stats",
+        "queues:stats read",
+        (200,),
+        (DETAILS, Parameter("recent", "Flag", "Show the last hour too, as far as known.")),
+        framed_by="stats_stored",
+    )
+    async def queue_stats(self, request: Request) -> Response:
+        """Count a queue's messages."""
+        queue = request.queue
+        details = request.flag("details")
+        stats = await self.named.stats(queue)
+        counts: dict[str, Any] = {
+            "claimed": stats.claimed,
+            "free": stats.ready + stats.delayed,
+            "total": stats.total,
+        }
+        if details:
+            counts["ready"] = stats.ready
+            counts["delayed"] = stats.delayed
+        for name, message in (("oldest", stats.oldest), ("newest", stats.newest)):
+            if message is not None:
+                counts[name] = _end(queue.name, message)
+        document: dict[str, Any] = {"messages": counts}
+        if request.flag("recent"):
+            document["recent"] = [list(one) for one in self.named.recent.look(queue, stats)]
+            rates = self.named.recent.rates(queue)
+            if rates is not None:
+                document["rates"] = rates._asdict()
+        return Response(200, document)
+
+    async def stats_stored(self, request: Request) -> Response:
+        """Count a queue's messages; 404 with zeros where it is not there."""
+        if await self.named.stored_metadata(request.queue) is None:
+            return Response(404, {"messages": {"claimed": 0, "free": 0, "total": 0}})
+        return await self.queue_stats(request)
+
     @route(
         "GET /v2/queues/{queue_name}/history -> History",
         "queues:history read",
@@ -231,7 +258,7 @@ class QueueActions:
         except ValueError:
             raise Invalid("'state' must be 'done' or 'failed'.") from None
         limit = request.whole("limit", None)
-        page = await self.queues.history(
+        page = await self.named.history(
             request.queue, state, marker=request.text("marker"), limit=limit
         )
         shown = [
@@ -268,43 +295,6 @@ def named_page(
         if detailed:
             shown[-1]["metadata"] = metadata
     return {kind: shown, "links": next_page(request, named[-1][0] if named else None)}
-
-
-def read_metadata(request: Request, authorizer: Authorizer) -> dict[str, Any]:
-    """Read the metadata of a queue or topic that is to be created, and check the right to it."""
-    metadata = documents.parse_object(request.document) if request.size else {}
-    authorizer.check_metadata(request.principal, metadata)
-    return metadata
-
-
-def read_patch(request: Request, authorizer: Authorizer) -> Sequence[Operation]:
-    """Read a patch of metadata, and check the right to it.
-
-    Raises:
-        Refused: 415, it does not say that it is one.
-    """
-    if request.headers.get(b"content-type") != PATCH_TYPE:
-        raise Refused(
-            415,
-            "415 Unsupported Media Type",
-            f"A patch of metadata has the Content-Type {PATCH_TYPE.decode()}.",
-            headers=((b"accept-patch", PATCH_TYPE),),
-        )
-    operations = parse_patch(documents.parse(request.document))
-    values = {operation.key: operation.value for operation in operations}
-    authorizer.check_metadata(request.principal, values)
-    return operations
-
-
-def purged_types(request: Request) -> Sequence[str]:
-    """What a purge shall remove: all, unless its document says what.
-
-    Raises:
-        Invalid: the document is wrong.
-    """
-    if not request.size:
-        return get_args(Purged)
-    return documents.read_form(request, Purge).resource_types
 
 
 def _end(queue_name: str, message: Message) -> dict[str, Any]:
