@@ -12,7 +12,7 @@ from tests.service.composed import Composed
 from tests.services import RedisServer
 from tests.waiting import rounds_beside
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.models import QueueRef, StoreOptions
+from zaqar_lite.domain.models import ListQuery, Page, QueueRef, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.service import records
 from zaqar_lite.service.jobs import runner as job_runner
@@ -148,9 +148,68 @@ async def test_messages_that_take_long_to_match_are_looked_at_in_steps() -> None
     where = " OR ".join(f"h{number % 8} LIKE '%ab%ab%ab%c'" for number in range(100))
     order = Order(filter=Choice(where=where), to="back", dry_run=True)
     job = Job("j", "letters", JobAct.REDRIVE, order, clock.now_ms(), until=newest.position)
-    pace = job_runner.Pace(lambda: 0, 0.0, lambda: False)
     name = running_name(queue, job.act)
-    run = job_runner._Run(jobs, clock, "me", records.Held(jobs._running, "p", name, job, 0), pace)
+    held = records.Held(jobs._running, "p", name, job, 0)
+    run = job_runner._Run(jobs, clock, "me", held, lambda: True)
     rounds, look = await rounds_beside(run._look(0, newest.position, 500))
     assert rounds > 20
     assert [len(look.found), len(look.chosen)] == [20, 0]
+
+
+def test_a_job_is_alone_while_nobody_asks_for_several_messages_a_second() -> None:
+    asked, now = 0, 0.0
+    runner = JobRunner(Composed().jobs(), Clock(), lambda: asked, lambda: now)
+    assert runner.is_alone()
+    asked, now = 4, 0.9
+    assert runner.is_alone(), "a few requests in a second are nobody in a hurry"
+    asked, now = 8, 1.0
+    assert not runner.is_alone()
+    now = 2.9
+    assert not runner.is_alone()
+    now = 3.1
+    assert runner.is_alone()
+
+
+async def test_a_job_learns_of_requests_to_other_processes(redis_server: RedisServer) -> None:
+    clock = Clock()
+    stores = create_stores(redis_server.url, clock=clock, options=StoreOptions())
+    async with stores[1], stores[0]:
+        jobs = Composed(clock, stores).jobs()
+        await jobs.begin(QueueRef(f"p-{uuid4().hex}", "letters"), JobAct.REDRIVE, ORDER)
+        runner, asked = JobRunner(jobs, clock, lambda: 0), 0
+        busy = JobRunner(jobs, clock, lambda: asked)
+        asked = 5
+        await busy._begin_all()
+        await runner._begin_all()
+        assert not runner.is_alone()
+        await asyncio.gather(runner.stop(), busy.stop())
+
+
+@pytest.mark.parametrize(
+    ("alone", "longest", "sizes"),
+    [
+        ([True] * 6, 60.0, [20, 40, 80, 160, 320, 500]),
+        ([True, True, False, False, True, True], 60.0, [20, 40, 20, 20, 320, 500]),
+        ([True] * 6, 0.0, [20, 10, 5, 2, 1, 1]),  # a step must end long before the lease
+    ],
+)
+async def test_the_steps_of_a_job_are_large_alone_and_small_beside_others(
+    monkeypatch: pytest.MonkeyPatch, alone: list[bool], longest: float, sizes: list[int]
+) -> None:
+    monkeypatch.setattr(job_runner, "_LONG", longest)
+    one, queue = Composed(), QueueRef("p", "letters")
+    await one.store.post(queue, [NewMessage(b"1", 600_000)] * 2_000, client_id="c", version=None)
+    jobs, read, seen = one.jobs(), one.store.list_messages, list[int]()
+    job = await jobs.begin(queue, JobAct.REDRIVE, Order(filter=Choice(), to="b", dry_run=True))
+
+    async def noted(queue: QueueRef, query: ListQuery) -> Page:
+        seen.append(query.limit)
+        return await read(queue, query)
+
+    monkeypatch.setattr(one.store, "list_messages", noted)
+    answers = iter([*alone, *[True] * 2_000])
+    name, (_, version) = running_name(queue, job.act), await jobs.read(queue, job.act)
+    held = records.Held(jobs._running, "p", name, job, version)
+    await job_runner._Run(jobs, one.clock, "me", held, lambda: next(answers)).finish()
+    assert seen[: len(sizes)] == sizes
+    assert (await jobs.get(queue, job.act, job.id)).examined == 2_000

@@ -10,7 +10,6 @@ from tests.waiting import rounds_beside
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.yielding import STEP, Turns
-from zaqar_lite.service.jobs.runner import Pace
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.post_validation import Draft
 from zaqar_lite.service.topics import Topic, Topics
@@ -101,27 +100,3 @@ async def test_what_came_during_a_step_is_answered_before_the_next() -> None:
 
     await asyncio.gather(work(), work())
     assert seen == ["step", "answered"] * 4
-
-
-async def test_a_job_is_large_alone_and_small_beside_others() -> None:
-    asked, others = 0, False
-    pace = Pace(lambda: asked, 0.0, lambda: others)
-    sizes = []
-    for step in range(8):
-        sizes.append(pace.most(step / 10))
-        assert pace.rest(0.1) == 0
-    assert sizes == sorted(sizes)
-    assert sizes[-1] == STEP
-    asked += 4  # a few requests in a second are nobody in a hurry
-    assert pace.most(0.9) == STEP
-    asked += 4
-    assert pace.most(1.0) < 50
-    assert pace.rest(0.1) >= 0.2
-    assert pace.most(2.9) < 50
-    assert (pace.most(3.1), pace.rest(0.1)) == (STEP, 0)
-    others = True
-    assert pace.most(4.0) < 50
-    others = False
-    assert pace.most(5.0) < 50
-    assert pace.rest(2.0) > 0
-    assert pace.most(7.0) == STEP // 2, "a step took so long that the next one is smaller"

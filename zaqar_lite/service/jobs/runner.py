@@ -12,6 +12,7 @@ other requests steps are small, and most of the time is left to the requests.
 import asyncio
 import logging
 import secrets
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -48,45 +49,12 @@ _OTHERS, _WHILE = 5, 2.0
 """So many requests in a second count as other requests, for so many seconds afterwards."""
 
 
-class Pace:
-    """Decides how large a job's next step may be, and how long the job rests after it.
-
-    `asked` returns how many requests for messages and claims this process has had, `has_others`
-    whether other processes have some now.
-    """
-
-    def __init__(
-        self, asked: Callable[[], int], now: float, has_others: Callable[[], bool]
-    ) -> None:
-        self._asked = asked
-        self._has_others = has_others
-        self._seen, self._since = asked(), now
-        self._beside_until = 0.0
-        self._most = _SMALLEST
-        self._is_alone = True
-
-    def most(self, now: float) -> int:
-        """How many messages the next step may look at."""
-        asked = self._asked()
-        if asked - self._seen >= _OTHERS or self._has_others():
-            self._beside_until = now + _WHILE
-        if now < self._beside_until or now - self._since > 1:
-            self._seen, self._since = asked, now
-        self._is_alone = now >= self._beside_until
-        return self._most if self._is_alone else min(self._most, _SMALLEST)
-
-    def rest(self, took: float) -> float:
-        """How long to rest after a step that took `took` seconds, in seconds."""
-        self._most = max(1, self._most // 2) if took > _LONG else min(STEP, self._most * 2)
-        return 0.0 if self._is_alone else min(_LONG, took * _REST)
-
-
 class _Look(NamedTuple):
     """The messages that a step has read, and which of them it acts on.
 
     gone    how many ids were not found
     cursor  up to where it has read, and `is_end` whether that is the end of the job
-    size    how many messages the next step reads
+    most    how many messages like these the next step may read
     """
 
     found: Sequence[Message]
@@ -94,16 +62,27 @@ class _Look(NamedTuple):
     gone: int
     cursor: int
     is_end: bool
-    size: int
+    most: int
 
 
 class JobRunner(BackgroundWorker):
-    """Run the jobs of a store in the background, on every server process."""
+    """Run the jobs of a store in the background, on every server process.
 
-    def __init__(self, jobs: Jobs, clock: Clock, asked: Callable[[], int]) -> None:
+    `asked` returns how many requests for messages and claims this process has had.
+    """
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        clock: Clock,
+        asked: Callable[[], int],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._jobs = jobs
         self._asked = asked
-        self._seen, self._has_others = 0, False
+        self._monotonic = monotonic
+        self._seen, self._seen_at, self._serves_until = asked(), monotonic(), float("-inf")
+        self._has_others = False
         self._is_shared = Capability.SHARED in jobs.messages.capabilities
         self._clock = clock
         self._name = secrets.token_hex(8)
@@ -134,11 +113,22 @@ class JobRunner(BackgroundWorker):
 
     async def _tell_processes(self) -> None:
         """Tell the processes that run jobs if this one serves requests, and learn of theirs."""
-        asked = self._asked()
-        if asked - self._seen >= _OTHERS:
+        if self._serves_requests():
             await self._jobs.note_requests(self._name)
-        self._seen = asked
         self._has_others = await self._jobs.has_others(self._name)
+
+    def _serves_requests(self) -> bool:
+        """Whether this process has, or had a moment ago, several requests in a second."""
+        now, asked = self._monotonic(), self._asked()
+        if asked - self._seen >= _OTHERS:
+            self._serves_until = now + _WHILE
+        if now < self._serves_until or now - self._seen_at > 1:
+            self._seen, self._seen_at = asked, now
+        return now < self._serves_until
+
+    def is_alone(self) -> bool:
+        """Whether no process serves requests, so that jobs may take all of the store's time."""
+        return not (self._serves_requests() or self._has_others)
 
     def _held_for(self, job: Job) -> int:
         """How long another process still holds a job, in milliseconds.
@@ -156,8 +146,7 @@ class JobRunner(BackgroundWorker):
 
     async def _run(self, work: Held[Job]) -> None:
         try:
-            pace = Pace(self._asked, asyncio.get_running_loop().time(), lambda: self._has_others)
-            await _Run(self._jobs, self._clock, self._name, work, pace).finish()
+            await _Run(self._jobs, self._clock, self._name, work, self.is_alone).finish()
         except RecordChanged:
             self._work.wake()  # it was cancelled, or somebody else has it
         except Unavailable as exc:
@@ -177,7 +166,7 @@ class _Run:
     clock: Clock
     process: str
     work: Held[Job]
-    pace: Pace
+    is_alone: Callable[[], bool]
 
     def __post_init__(self) -> None:
         self._job = self.work.value
@@ -195,25 +184,25 @@ class _Run:
         await self.jobs.end(self.work)
 
     async def _steps(self) -> None:
-        job, time = self._job, asyncio.get_running_loop().time
-        size = _SMALLEST
+        job, size = self._job, _SMALLEST
         try:
             if job.under_way:
                 await self._recount()
         except Exception as exc:  # noqa: BLE001 - it ends the job, or goes on
             self._fail(exc)
         while not job.is_over():
-            began, before = time(), job.done
+            began, before, is_alone = time.monotonic(), job.done, self.is_alone()
             try:
-                look = await self._look(job.cursor, job.until, min(size, self.pace.most(began)))
-                size = look.size
+                now = size if is_alone else min(size, _SMALLEST)
+                look = await self._look(job.cursor, job.until, now)
                 await self._hold_and_act(look)
             except Exception as exc:  # noqa: BLE001 - it ends the job, or goes on
                 self._fail(exc)
             if job.is_over():
                 break
-            took = time() - began
-            rest = self.pace.rest(took)
+            took = time.monotonic() - began
+            size = max(1, size // 2) if took > _LONG else min(look.most, size * 2)
+            rest = 0.0 if is_alone else min(_LONG, took * _REST)
             if job.order.max_per_second is not None:
                 rest = max(rest, (job.done - before) / job.order.max_per_second - took)
             await asyncio.sleep(rest)
@@ -278,11 +267,11 @@ class _Run:
         Both are positions, or indexes among the ids.
         """
         job = self._job
-        order, most = job.order, _most(job)
+        order, limit = job.order, _most(job)
         if order.by is not None:
             size = min(size, _PLANNED)
         if order.ids is not None:
-            size = min(size, most)
+            size = min(size, limit)
         chooser = Chooser(order.filter, job.created_at)
         found, gone, cursor, is_end = await self._page(after, until, size, chooser)
         now, any_state = self.clock.now_ms(), order.ids is not None or job.act is JobAct.REDRIVE
@@ -293,15 +282,15 @@ class _Run:
             await slices.take_turns()
             if one.id in job.plan or (chooser.matches(one) and (any_state or is_waiting(one, now))):
                 chosen.append(one)
-        if len(chosen) > most:  # the next step reads again what comes after the last of them
-            chosen, is_end = chosen[:most], False
+        if len(chosen) > limit:  # the next step reads again what comes after the last of them
+            chosen, is_end = chosen[:limit], False
             cursor = chosen[-1].position
             found = [one for one in found if one.position <= cursor]
         if order.by is not None and not order.dry_run:
             job.plan = {**self.jobs.bulk.plan_moves(job.act, chosen, order), **job.plan}
         average = sum(len(one.body) for one in found) // (len(found) or 1)
-        size = min(STEP, max(_SMALLEST, _BYTES // (average + 1)))
-        return _Look(found, chosen, gone, cursor, is_end, size)
+        most = min(STEP, max(_SMALLEST, _BYTES // (average + 1)))
+        return _Look(found, chosen, gone, cursor, is_end, most)
 
     async def _hold_and_act(self, look: _Look) -> None:
         """Write how far the job is, and act on what was chosen.
