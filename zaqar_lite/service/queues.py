@@ -233,11 +233,7 @@ class Queues:
             return
         if self.placements is not None:
             await self.placements.leave(queue)
-        try:
-            await self.management.delete_queue(queue, version=record.version)
-        finally:
-            self.policies.forget(queue)
-            self._seen.pop(queue, None)
+        await self.management.delete_queue(queue, version=record.version)
         if not self.policies.checked:
             await self.messages.drop(queue)
 
