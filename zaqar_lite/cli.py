@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from zaqar_lite import __version__
+from zaqar_lite.commands import completion
 from zaqar_lite.commands.base_command import options_anywhere
 from zaqar_lite.commands.parsers import Parser
 
@@ -77,8 +78,6 @@ PARTS = (
     Part("zaqar_lite.store", {"store": "look after the store"}, "server"),
 )
 USAGE, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
-COMPLETES = ["queue", "names", "--line"]
-"""What the command begins with that a shell runs while a word is being typed."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -99,14 +98,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str] | None) -> int:
     """Find the command that the words name, and run it."""
+    completes = "_ARGCOMPLETE" in os.environ  # a shell has run it for a word that is being typed
     typed = sys.argv[1:] if argv is None else list(argv)
-    if typed[:3] == COMPLETES:
-        from zaqar_lite.commands.completion import complete  # noqa: PLC0415 - the shell waits
-
-        return complete(typed[3:])
     if typed[:1] == ["help"]:
         typed = [*typed[1:], "--help"]
-    words = options_last(typed)
+    words = completion.words(options_last) if completes else options_last(typed)
     wanted = next((word for word in words if not word.startswith("-")), None)
     parser = Parser(
         prog="zaqar-lite", description="A message queue service that speaks Zaqar's v2 API."
@@ -115,19 +111,19 @@ def _run(argv: Sequence[str] | None) -> int:
     subparsers = parser.add_subparsers(
         title="commands", dest="command", metavar="COMMAND", required=True
     )
-    parser.set_defaults(parser=parser)
     listed = not any(wanted in part.commands for part in PARTS)
     for part in PARTS:
         if listed:
             # The list of commands is quick: it imports none of them.
             for command, text in part.commands.items():
                 subparsers.add_parser(command, help=text)
-        elif wanted in part.commands or wanted == "completion":
+        elif wanted in part.commands:
             try:
                 import_module(part.module).add_commands(subparsers)
             except ModuleNotFoundError as exc:
-                if wanted != "completion":
-                    return _missing(part, exc)
+                return _missing(part, exc)
+    if completes:
+        completion.complete(parser)
     arguments = parser.parse_args(words)
     run: Callable[[argparse.Namespace], int] = arguments.run
     return run(arguments)

@@ -1,48 +1,27 @@
 """`zaqar-lite completion`: completion for a shell, with the names of queues.
 
-A shell asks for the names by `zaqar-lite queue names --line LINE -- PREFIX` at every press of the
-Tab key, with the line that was typed so far; `complete` answers.
+The shell runs `zaqar-lite` at every press of the Tab key, and `complete` answers in place of a
+command.
 """
 
 import argparse
+import os
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice, takewhile
 from re import compile as pattern
 
 from zaqar_lite.commands import sdk
-from zaqar_lite.commands.base_command import OK, Leaves, connect, name_of, options_anywhere
+from zaqar_lite.commands.base_command import OK, Leaves, connect
 
 MOST = 1_000
 """How many names are printed."""
 _SECONDS = 2.0
 _PLAIN = pattern(r"[\w.:@%+-]+")
 """Names that no shell reads as anything else: a completed word becomes part of a command."""
-
 SHELLS = ("bash", "zsh", "fish", "tcsh")
-
-# What each shell runs for a queue's name. The line that was typed so far says which server.
-_ASK = "zaqar-lite queue names --line"
-_QUEUES: dict[str, str | dict[str, str]] = {
-    "bash": "_zaqar_lite_queues",
-    "zsh": "_zaqar_lite_queues",
-    "fish": f"({_ASK} (commandline -cp) -- (commandline -ct) 2>/dev/null)",
-    "tcsh": "",
-    "preamble": {
-        "bash": f'_zaqar_lite_queues() {{ {_ASK} "$COMP_LINE" -- "$1" 2>/dev/null; }}',
-        "zsh": "\n".join(
-            [
-                "_zaqar_lite_queues() {",
-                "  local -a names",
-                f'  names=(${{(f)"$({_ASK} "$BUFFER" -- "$PREFIX" 2>/dev/null)"}})',
-                "  compadd -a names",
-                "}",
-            ]
-        ),
-    },
-}
 
 
 def add_commands(subparsers: Leaves) -> None:
@@ -58,14 +37,36 @@ def add_commands(subparsers: Leaves) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print it; `arguments.parser` is the whole command's parser."""
-    import shtab  # noqa: PLC0415 - nobody else needs it
+    """Print it."""
+    from argcomplete.shell_integration import shellcode  # noqa: PLC0415 - nobody else needs it
 
-    for action in _actions(arguments.parser):
-        if "QUEUE" in {action.metavar, action.dest.upper()}:
-            action.complete = _QUEUES  # type: ignore[attr-defined] # where shtab looks for it
-    print(shtab.complete(arguments.parser, arguments.shell))
+    print(shellcode(["zaqar-lite"], shell=arguments.shell))
     return OK
+
+
+def words(in_order: Callable[[Sequence[str]], Sequence[str]]) -> Sequence[str]:
+    """Return the words of the line that a shell completes, as its command takes them.
+
+    The line is written anew in that order, for `complete`; the word at the cursor stays its end.
+    """
+    from argcomplete.lexers import split_line  # noqa: PLC0415 - nobody else needs it
+
+    line, point = os.environ["COMP_LINE"], int(os.environ["COMP_POINT"])
+    quote, prefix, _, typed, _ = split_line(line, point)
+    ordered = in_order(typed[1:])
+    line = f"{shlex.join(['zaqar-lite', *ordered])} {quote}{prefix}"
+    os.environ.update(COMP_LINE=line, COMP_POINT=str(len(line.encode())))
+    return [*ordered, prefix]
+
+
+def complete(parser: argparse.ArgumentParser) -> None:
+    """Answer the shell, and end the process."""
+    import argcomplete  # noqa: PLC0415 - nobody else needs it
+
+    for action in _actions(parser):
+        if "QUEUE" in {action.metavar, action.dest.upper()}:
+            action.completer = _queues  # type: ignore[attr-defined] # where argcomplete looks
+    argcomplete.autocomplete(parser)
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
@@ -78,34 +79,13 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
             yield action
 
 
-def complete(words: Sequence[str]) -> int:
-    """Print names; `words` are LINE, `--` and the prefix.
-
-    Whatever goes wrong prints nothing: a shell has no place for an error while a word is typed.
-    """
-    prefix = words[-1] if len(words) > 1 and words[-1] != "--" else ""
+def _queues(prefix: str, parsed_args: argparse.Namespace, **_: object) -> Iterator[str]:
+    """Yield names; whatever goes wrong yields none, for a shell has no place for an error here."""
     until = time.monotonic() + _SECONDS
     with suppress(Exception):
-        given = _given(words[0] if words else "")
-        arguments = argparse.Namespace(**{**given, "attempts": 1, "timeout": _SECONDS})
-        with connect(sdk.Client, arguments) as client:
+        given = {**vars(parsed_args), "attempts": 1, "timeout": _SECONDS}
+        with connect(sdk.Client, argparse.Namespace(**given)) as client:
             found = (queue.name for queue in client.list_queues(name=prefix or None))
             in_time = takewhile(lambda _: time.monotonic() < until, found)
             plain = (one for one in in_time if one.startswith(prefix) and _PLAIN.fullmatch(one))
-            for name in islice(plain, MOST):
-                print(name)
-    return 0
-
-
-def _given(line: str) -> Mapping[str, str]:
-    """Read the options of connection from the line; one with an open quote has none yet."""
-    try:
-        words = shlex.split(line)
-    except ValueError:
-        return {}
-    given, known = dict[str, str](), options_anywhere()
-    for word, following in zip(words, [*words[1:], ""], strict=True):
-        name, equals, value = word.partition("=")
-        if known.get(name):
-            given[name_of(name)] = value if equals else following
-    return given
+            yield from islice(plain, MOST)

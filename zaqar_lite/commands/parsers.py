@@ -4,6 +4,7 @@ argparse by itself prints the whole usage first, which is twenty lines for some 
 """
 
 import argparse
+import os
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
@@ -76,10 +77,11 @@ class Parser(argparse.ArgumentParser):
 class Leaf(Parser):
     """A parser that takes options and words in any order: `post QUEUE --ttl 60 BODY`.
 
-    argparse by itself gives all words that may be many, `BODY ...`, to the first run of words.
+    argparse by itself gives all words that may be many, `BODY ...`, to the first run of words. So
+    does this where a shell completes a word, because argcomplete must see each word once.
     """
 
-    _intermixed = False
+    _intermixed = "_ARGCOMPLETE" in os.environ
 
     def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         """Parse; `parse_known_intermixed_args` comes back here for each of its two passes."""

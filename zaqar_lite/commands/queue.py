@@ -112,7 +112,7 @@ def _named(name: str | None) -> str:
 
 
 def names(client: "sdk.Client", arguments: argparse.Namespace, _output: Output) -> None:
-    """Print names; `completion.complete` does so where a word is completed (`--line`)."""
+    """Print names."""
     for queue in client.list_queues(name=arguments.prefix or None):
         if queue.name.startswith(arguments.prefix):
             print(queue.name)
