@@ -47,7 +47,7 @@ ALONE, BESIDE = 10.0, 30.0
 """Seconds for which the tenant works alone and beside the others."""
 PAUSE = 0.001
 WARM_UP = 0.5
-LETTERS, _LETTERS_EACH = 100_000, 500
+LETTERS, _LETTERS_EACH = 100_000, 200
 _LETTER_TTL_MS = 14 * 86_400_000
 
 

@@ -19,6 +19,7 @@ from tests.services import RedisCluster, RedisServer
 from zaqar_lite.domain.errors import KeyReused, LimitReached, Unavailable
 from zaqar_lite.domain.models import DelayMode
 from zaqar_lite.domain.posts import Posted
+from zaqar_lite.storage.redis.claiming import MAX_CLAIMED
 from zaqar_lite.storage.redis.keys import keys_of
 from zaqar_lite.storage.redis.limiter import PART_SIZE
 from zaqar_lite.storage.redis.router import Router
@@ -94,11 +95,11 @@ async def list_all(queue: QueueUnderTest) -> None:
 
 
 async def claim_all(queue: QueueUnderTest) -> None:
-    assert len((await queue.claim(500)).messages) == 500
+    assert len((await queue.claim(500)).messages) == MAX_CLAIMED
 
 
 async def pop_all(queue: QueueUnderTest) -> None:
-    assert len((await queue.pop(500)).messages) == 500
+    assert len((await queue.pop(500)).messages) == MAX_CLAIMED
 
 
 async def post_more(queue: QueueUnderTest) -> None:
@@ -125,7 +126,8 @@ async def test_who_comes_after_a_crash_finds_all_of_it(
     assert is_under_way(client, queue)
     await act(other)
     check(client, queue)
-    assert sorted(ids(await queue.get(*posted))) == (posted[500:] if act is pop_all else posted)
+    left = posted[MAX_CLAIMED:] if act is pop_all else posted
+    assert sorted(ids(await queue.get(*posted))) == left
 
 
 async def test_what_was_committed_is_found_by_its_id(

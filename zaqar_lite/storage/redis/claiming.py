@@ -19,7 +19,7 @@ from zaqar_lite.domain.models import (
     RetryPolicy,
 )
 from zaqar_lite.domain.settlements import Act, Outcome, Settled, Settlement
-from zaqar_lite.storage.base import MAX_EXAMINED, MessageStore
+from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.redis.codec import pack_client, pack_settlements, read_messages
 from zaqar_lite.storage.redis.faults import InDoubt
 from zaqar_lite.storage.redis.outbox import Outbox
@@ -35,8 +35,10 @@ _OUTCOMES = {
 }
 NO_CLAIM = bytes(16)
 """The id of no claim."""
-MAX_CLAIMED = MAX_EXAMINED // 2
-"""Most messages of one claim, so that one step can end the claim and has room for more work."""
+MAX_CLAIMED = 200
+"""Most messages of one claim: one step of Redis may claim, read, extend or end all of them."""
+_SETTLED = 100
+"""Messages that one step settles."""
 _END_AFTER = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20)
 """Seconds between the attempts to end a claim whose answer was lost."""
 _MOVED = 100
@@ -155,11 +157,12 @@ class Claiming(MessageStore):
         chosen: Sequence[int] = range(len(settlements))
         if not are_message_ids([one.message_id for one in settlements]):
             chosen = [number for number in chosen if is_message_id(settlements[number].message_id)]
-        for start in range(0, len(chosen) or 1, MAX_CLAIMED):
-            some = chosen[start : start + MAX_CLAIMED]
+        for start in range(0, len(chosen) or 1, _SETTLED):
+            some = chosen[start : start + _SETTLED]
             letters, count = await self._settle_some(
                 queue, claim_id, [settlements[number] for number in some], retries, version
             )
+            version = None  # the first step decided it for all
             moved += count
             for number, letter in zip(some, letters, strict=True):
                 outcomes[number] = _OUTCOMES[letter]
@@ -178,7 +181,7 @@ class Claiming(MessageStore):
         return b"D" in reply[3]
 
     async def move(self, queue: QueueRef, ids: Sequence[str], move: Move) -> Sequence[Outcome]:
-        """Move messages to another queue; see the seam. Each step moves up to 100, or 2 MB."""
+        """Move messages to another queue; see the seam. Each step moves up to 100, or 256 KiB."""
         outcomes = [Outcome.NOT_FOUND] * len(ids)
         left = [number for number, one in enumerate(ids) if is_message_id(one)]
         policy = RetryPolicy(DeadLetter(move.target, ttl_ms=move.ttl_ms))

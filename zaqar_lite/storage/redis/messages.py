@@ -37,6 +37,8 @@ from zaqar_lite.storage.redis.sweeper import Sweeper
 from zaqar_lite.storage.store import Connected
 from zaqar_lite.storage.watchers import Listener
 
+_IDS = 200
+"""Messages that one step of Redis looks up by their ids."""
 _REASONS = {b"claimed": RefusalReason.CLAIMED, b"free": RefusalReason.NOT_CLAIMED}
 
 
@@ -99,13 +101,12 @@ class RedisMessageStore(Connected[Connection], Posting, Claiming):
         self, queue: QueueRef, ids: Collection[str], *, details: bool = False
     ) -> Sequence[Message]:
         """Fetch messages by id; see the seam."""
-        wanted = _ids(ids)
-        if not wanted:
-            return ()
-        reply = await self._runner.run(
-            queue, "get", "1" if details else "", *wanted, repeatable=True
-        )
-        return read_messages(reply, 2, reply[1], details=details)
+        wanted, found = _ids(ids), list[Message]()
+        for start in range(0, len(wanted), _IDS):
+            words = "1" if details else "", *wanted[start : start + _IDS]
+            reply = await self._runner.run(queue, "get", *words, repeatable=True)
+            found += read_messages(reply, 2, reply[1], details=details)
+        return found
 
     async def edit(self, queue: QueueRef, edit: Edit) -> Message:
         """Change a delayed message; see the seam."""
@@ -142,14 +143,12 @@ class RedisMessageStore(Connected[Connection], Posting, Claiming):
         claims = [
             bytes.fromhex(claim) if is_claim_id(claim) else NO_CLAIM for claim in claim_ids or ()
         ]
-        status, *refused = await self._runner.run(
-            queue,
-            "delete",
-            "any" if claim_ids is None else "held",
-            len(claims),
-            *claims,
-            *wanted,
-        )
+        step = _IDS if claim_ids is None else len(wanted)  # all or none where any may be refused
+        for start in range(0, len(wanted), step):
+            words = "any" if claim_ids is None else "held", len(claims), *claims
+            status, *refused = await self._runner.run(
+                queue, "delete", *words, *wanted[start : start + step]
+            )
         if status == b"ok":
             return ()
         return [
@@ -225,7 +224,7 @@ class RedisMessageStore(Connected[Connection], Posting, Claiming):
         """Make delayed messages ready; see the seam."""
         done = 0
         while done < limit:
-            step = min(limit - done, MAX_EXAMINED // 2)
+            step = min(limit - done, MAX_EXAMINED // 4)
             _, released = await self._runner.run(
                 queue, "release_delayed", "" if version is None else version, step
             )

@@ -464,7 +464,7 @@ end
 local has_claims
 
 -- Notice the leases that have lapsed, up to `budget` entries; at least one claim, which holds at
--- most 500. What becomes of their messages is decided by who knows the policy (`end_lapsed`).
+-- most 200. What becomes of their messages is decided by who knows the policy (`end_lapsed`).
 -- Answers how many entries that took, and whether no lapsed lease is left.
 local function lapse(budget)
   local count = 0

@@ -294,8 +294,8 @@ operation('split', ALWAYS, {whole = true}, function()
   if total == 0 then
     return answer
   end
-  -- Each sample stands for `step` messages. Up to 900 messages, all of them are read.
-  local step = math.max(1, math.ceil(total / 900))
+  -- Each sample stands for `step` messages. Up to 400 messages, all of them are read.
+  local step = math.max(1, math.ceil(total / 400))
   local samples = {}
   for i, source in ipairs(sources) do
     local rank = math.min(step, sizes[i]) - 1
@@ -337,7 +337,7 @@ operation('next_due', ALWAYS, {}, function()
 end)
 
 -- Make delayed messages ready before their delay has ended. Expired ones are removed first.
--- ARGV: 1 offset, 2 version, 3 how many at most (500)
+-- ARGV: 1 offset, 2 version, 3 how many at most (250)
 -- Answers: 'ok', and how many.
 operation('release_delayed', ALWAYS, {whole = true, version = true}, function()
   local expired, has_more = expire(400)

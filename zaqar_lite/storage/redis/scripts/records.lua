@@ -98,14 +98,14 @@ register('delete_record', 'kind', ALWAYS, function()
   return {'ok', version > 0 and 1 or 0}
 end)
 
--- List live records in order. Stop at the limit, after 1,000 examined entries or at two mebibytes.
+-- List live records in order. Stop at the limit, after 1,000 examined entries or at about 256 KiB.
 -- ARGV: 1 offset, 2 low and 3 high ends as ZRANGEBYLEX takes them, 4 limit
 -- Answers: the last field examined or '', '1' at the end; field and record of each.
 register('list_records', 'kind', ALWAYS, function()
   local low, limit, examined, bytes = ARGV[2], tonumber(ARGV[4]), 0, 0
   local answer, shown = {'', ''}, 0
-  while shown < limit and examined < 1000 and bytes < 2097152 do
-    local count = math.min(limit - shown, 32)
+  while shown < limit and examined < 1000 and bytes < 262144 do
+    local count = math.min(limit - shown, 4 + examined, 32)
     local found = call('ZRANGEBYLEX', fields, low, ARGV[3], 'LIMIT', 0, count)
     for i, record in ipairs(#found > 0 and call('HMGET', values, unpack(found)) or {}) do
       if is_live(record) then
