@@ -11,10 +11,14 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
 from urllib.parse import unquote, urlsplit
 
+from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import astuple
+
 from zaqar_lite.domain.errors import Invalid
+from zaqar_lite.domain.json_values import read_json
 from zaqar_lite.domain.metadata import is_queue_name
 from zaqar_lite.domain.models import MAX_RECORD, QueueRef, Record
 from zaqar_lite.domain.retry_policy import ATTRIBUTE as RETRY_POLICY
@@ -172,6 +176,27 @@ class SubscriptionDraft(NamedTuple):
     disabled: bool | None = None
 
 
+class _Document(Struct):
+    """A draft as it is sent: what is there must not be null, but for the options."""
+
+    subscriber: Annotated[str, Meta(min_length=1)] | UnsetType = UNSET
+    ttl: int | UnsetType = UNSET
+    options: dict[str, Any] | None = None
+    disabled: bool | UnsetType = UNSET
+
+
+class _Options(Struct, rename={"sender": "from"}):
+    """The options that this server knows; others are stored as they are."""
+
+    post_data: str | None = None
+    sender: str | None = None
+    subject: str | None = None
+    dead_letter_queue: str | None = None
+    events_queue: str | None = None
+    ordered: bool = False
+    post_headers: Annotated[dict[str, str], Meta(max_length=MAX_POST_HEADERS)] | None = None
+
+
 def new_secret() -> str:
     """Make a secret of 32 random bytes in the form of Standard Webhooks."""
     return "whsec_" + base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode()
@@ -198,27 +223,13 @@ def parse_draft(
         )
     if needs_subscriber and "subscriber" not in document:
         raise Invalid("Missing parameter 'subscriber' in the body.")
-    subscriber = options = ttl = disabled = None
-    if "subscriber" in document:
-        subscriber = document["subscriber"]
-        if not isinstance(subscriber, str) or not subscriber:
-            raise Invalid("The subscriber must be a URI that is not empty.")
-    if document.get("options") is not None:
-        options = document["options"]
-        if not isinstance(options, dict):
-            raise Invalid("Options must be a dict.")
-        _check_options(options)
-    if "ttl" in document:
-        ttl = document["ttl"]
-        if not isinstance(ttl, int) or isinstance(ttl, bool):
-            raise Invalid("TTL must be an integer.")
-        if ttl < MIN_TTL or now_ms // 1000 + ttl > _LATEST:
-            raise Invalid(f"TTL must be at least {MIN_TTL} seconds, and end before the year 9999.")
-    if "disabled" in document:
-        disabled = document["disabled"]
-        if not isinstance(disabled, bool):
-            raise Invalid("'disabled' must be true or false.")
-    return SubscriptionDraft(subscriber, ttl, options, disabled)
+    read: _Document = read_json(document, _Document, "The subscription")
+    if read.options is not None:
+        _check_options(read.options)
+    is_long = read.ttl is not UNSET and now_ms // 1000 + read.ttl > _LATEST
+    if is_long or (read.ttl is not UNSET and read.ttl < MIN_TTL):
+        raise Invalid(f"TTL must be at least {MIN_TTL} seconds, and end before the year 9999.")
+    return SubscriptionDraft(*(None if one is UNSET else one for one in astuple(read)))
 
 
 def check_subscriber(subscriber: str, refused: Mapping[str, str]) -> None:
@@ -309,28 +320,20 @@ def _check_options(options: Mapping[str, Any]) -> None:
     if size > MAX_OPTIONS:
         raise Invalid(f"The options have {size} bytes; {MAX_OPTIONS} are allowed.")
     parse_policy(options.get(RETRY_POLICY))
-    for name in ("post_data", "from", "subject"):
-        if options.get(name) is not None and not isinstance(options[name], str):
-            raise Invalid(f"options.{name} must be a string.")
-    for name in ("dead_letter_queue", "events_queue"):
-        queue = options.get(name)
-        if queue is not None and (not isinstance(queue, str) or not is_queue_name(queue)):
-            raise Invalid(f"options.{name} must be the name of a queue.")
-    if not isinstance(options.get("ordered", False), bool):
-        raise Invalid("options.ordered must be true or false.")
-    if options.get("post_headers") is not None:
-        _check_headers(options["post_headers"])
+    read: _Options = read_json(options, _Options, "Options")
+    for name in (read.dead_letter_queue, read.events_queue):
+        if name is not None and not is_queue_name(name):
+            raise Invalid(f"Options: {name[:64]!r} is no name of a queue.")
+    _check_headers(read.post_headers or {})
 
 
-def _check_headers(headers: Any) -> None:  # noqa: ANN401 - any JSON
-    if not isinstance(headers, dict) or len(headers) > MAX_POST_HEADERS:
-        raise Invalid(f"options.post_headers must be an object of at most {MAX_POST_HEADERS}.")
+def _check_headers(headers: Mapping[str, str]) -> None:
     for name, value in headers.items():
         if not _TOKEN.fullmatch(name):
             raise Invalid(f"options.post_headers: {name!r} is no name of a header.")
         if name.lower() in _RESERVED_HEADERS or name.lower().startswith(_RESERVED_PREFIXES):
             raise Invalid(f"options.post_headers: {name!r} is set by this server alone.")
-        if not isinstance(value, str) or not _FIELD.fullmatch(value):
+        if not _FIELD.fullmatch(value):
             raise Invalid(f"options.post_headers: the value of {name!r} must be printable ASCII.")
 
 

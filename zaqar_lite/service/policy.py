@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from zaqar_lite.domain.errors import QueueChanged, Unavailable
+from zaqar_lite.domain.errors import QueueChanged
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.metadata import (
     ENCRYPT,
@@ -25,11 +25,11 @@ from zaqar_lite.domain.models import (
 )
 from zaqar_lite.domain.yielding import Turns
 from zaqar_lite.service.caching import Cache
+from zaqar_lite.service.records import retried
 from zaqar_lite.service.routing import Route, stored_route
 from zaqar_lite.storage.management import ManagementStore
 
 _MAX_CACHED = 10_000
-_MAX_ROUNDS = 20
 _LONGEST_SEARCH = 1.0
 """Seconds for which a claim or a pop goes on while its steps only move dead letters."""
 
@@ -124,19 +124,18 @@ class Policies:
         """Read the queue's record again at the next call."""
         self._cache.pop(queue, None)
 
+    @retried("The queue {1.name!r}")
     async def decide(self, queue: QueueRef, act: Callable[[Policy], Awaitable[T]]) -> T:
         """Run `act` with the queue's policy, again with a fresh one whenever it changed.
 
         Raises:
-            Unavailable: the record changed at every one of 20 tries.
+            Unavailable: the record changed at every try.
         """
-        for _ in range(_MAX_ROUNDS):
-            try:
-                policy = self._cache.get(queue) or await self.get(queue)
-                return await act(policy)
-            except QueueChanged:
-                self.forget(queue)
-        raise Unavailable(f"The queue {queue.name!r} is being changed too often.")
+        try:
+            return await act(self._cache.get(queue) or await self.get(queue))
+        except QueueChanged:
+            self.forget(queue)
+            raise
 
     async def take(self, queue: QueueRef, act: Callable[[Policy], Awaitable[Claimed]]) -> Claimed:
         """Claim or pop by `act`; repeat it while a step used up its budget and found nothing.
@@ -157,30 +156,18 @@ class Policies:
         return claimed
 
     def _compile(self, queue: QueueRef, record: QueueRecord | None) -> Policy:
-        limits = self.limits
-        if record is None:
-            return Policy(
-                exists=False,
-                version=0 if self.checked else None,
-                default_ttl_ms=limits.default_message_ttl * 1000,
-                default_delay_ms=0,
-                is_delayed=False,
-                delay_mode=DelayMode.IGNORE,
-                max_post_size=limits.max_messages_post_size,
-                retries=NO_RETRIES,
-                route=Route(),
-            )
-        metadata = record.metadata
+        limits, found = self.limits, record or QueueRecord(queue, {}, 0)
+        metadata = found.metadata
         size = metadata.get("_max_messages_post_size") or limits.max_messages_post_size
         return Policy(
-            exists=True,
-            version=record.version if self.checked else None,
+            exists=record is not None,
+            version=found.version if self.checked else None,
             default_ttl_ms=(metadata.get("_default_message_ttl") or limits.default_message_ttl)
             * 1000,
             default_delay_ms=(metadata.get("_default_message_delay") or 0) * 1000,
-            is_delayed=record.is_delayed,
-            delay_mode=record.delay_mode,
-            exposing=record.exposing,
+            is_delayed=found.is_delayed,
+            delay_mode=found.delay_mode,
+            exposing=found.exposing,
             max_post_size=min(size, limits.max_messages_post_size),
             retries=retries(queue, metadata),
             route=stored_route(queue, metadata),

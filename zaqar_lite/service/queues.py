@@ -101,11 +101,12 @@ class Queues:
         if self.placements is not None:
             await self.placements.decide(queue, metadata)
         most, quota = self.limits.max_queues_per_project, self.quota_of(queue.project).queues
-        if quota is None or quota > most:
-            return await self.management.create_queue(queue, metadata, max_queues=most)
+        bound = most if quota is None else min(most, quota)
         try:
-            return await self.management.create_queue(queue, metadata, max_queues=quota)
+            return await self.management.create_queue(queue, metadata, max_queues=bound)
         except LimitReached:
+            if bound != quota:
+                raise
             raise QuotaReached(
                 f"The project has {quota} queues, as many as its quota allows: delete some, or "
                 "ask the operator of this server for more."
@@ -202,16 +203,11 @@ class Queues:
         if self.placements is not None:
             await self.placements.decide(queue, patched)  # its dead letters lie beside it
         stored = {**patched, **rules.hidden(record.metadata)}
-        changed = QueueRecord(queue, stored, record.version)
-        if record.delay_mode is not DelayMode.IGNORE:
-            changed = QueueRecord(
-                queue,
-                stored,
-                record.version,
-                exposing=not is_delayed(patched),
-            )
+        exposes = record.delay_mode is DelayMode.HONOUR and not is_delayed(patched)
         try:
-            await self.management.update_queue(changed)
+            await self.management.update_queue(
+                QueueRecord(queue, stored, record.version, exposing=exposes)
+            )
         finally:
             self.policies.forget(queue)
         return rules.with_overlay(patched, self.limits)

@@ -58,7 +58,6 @@ from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
 _NAMED = "subscriber"
-_MAX_ROUNDS = 20
 _OLD_SECRET_MS = 86_400_000
 
 
@@ -171,6 +170,7 @@ class Subscriptions:
         """The time now, as subscriptions count it."""
         return self.clock.now_ms()
 
+    @retried("The list of subscribers")
     async def create(
         self,
         queue: QueueRef,
@@ -189,42 +189,38 @@ class Subscriptions:
             Conflict: the subscriber is there, and confirmed.
             LimitReached: the queue has too many subscriptions.
             QuotaReached: the project has as many as its quota allows.
+            Unavailable: they are being changed too often.
         """
         subscriber = draft.subscriber or ""
         check_subscription(queue, None if listens else subscriber, draft.options, self.refused)
-        for _ in range(_MAX_ROUNDS):
-            name, version, existing = await self._find_by(queue, subscriber)
-            if existing is not None:
-                if not await self.flags.are_set(existing):
-                    # The request that made it has not come to that yet, or crashed.
-                    await self.flags.add(existing)
-                if existing.confirmed:
-                    raise Conflict("Such a subscription exists already, and is confirmed.")
-                await self._ask(existing)
-                return Subscribed(existing.id, None)
-            await self.flags.check_ordered(queue, "", draft.options)
-            # A name without a subscription: another request is making it now, or one that made it
-            # has crashed. The first to write it under that id has made it.
-            made = self._new(None if name is None else name.id, queue, draft)
-            made = await trusted(made, trust)
-            try:
-                # Named again where that is begun: who was refused must not take this name away.
-                await self._put(made, await self._name(made, expected=version))
-            except RecordChanged:
-                self.left(made)
-                continue
-            except LimitReached:
-                self.left(made)
-                raise
-            try:
-                await self.flags.add(made)
-            except Invalid:  # racing requests took the last places
-                await self.delete(queue, made.id)
-                raise
-            self.subscriber_cache.forget(queue)
-            await self._ask(made)
-            return Subscribed(made.id, made.secrets[0])
-        raise Unavailable("The subscriptions of this queue are being changed too often.")
+        name, version, existing = await self._find_by(queue, subscriber)
+        if existing is not None:
+            if not await self.flags.are_set(existing):
+                # The request that made it has not come to that yet, or crashed.
+                await self.flags.add(existing)
+            if existing.confirmed:
+                raise Conflict("Such a subscription exists already, and is confirmed.")
+            await self._ask(existing)
+            return Subscribed(existing.id, None)
+        await self.flags.check_ordered(queue, "", draft.options)
+        # A name without a subscription: another request is making it now, or one that made it
+        # has crashed. The first to write it under that id has made it.
+        made = self._new(None if name is None else name.id, queue, draft)
+        made = await trusted(made, trust)
+        try:
+            # Named again where that is begun: who was refused must not take this name away.
+            await self._put(made, await self._name(made, expected=version))
+        except (RecordChanged, LimitReached):
+            self.left(made)
+            raise
+        try:
+            await self.flags.add(made)
+        except Invalid:  # racing requests took the last places
+            await self.delete(queue, made.id)
+            raise
+        self.subscriber_cache.forget(queue)
+        await self._ask(made)
+        return Subscribed(made.id, made.secrets[0])
 
     async def get(self, queue: QueueRef, subscription_id: str) -> Subscription:
         """Read a subscription.
