@@ -7,9 +7,9 @@ which one to install.
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from zaqar_lite import __version__
 from zaqar_lite.commands import completion
@@ -20,62 +20,44 @@ if TYPE_CHECKING:
     import argparse
 
 
-class Part:
-    """A module that adds commands: `add_commands(subparsers)`, and the extra it needs.
+class Command(NamedTuple):
+    """A command, the module whose `add_commands(subparsers)` adds it, and the extra it needs."""
 
-    `commands` are their names and what the list of all commands says about each.
-    """
-
-    def __init__(self, module: str, commands: Mapping[str, str], extra: str | None) -> None:
-        self.module = module
-        self.commands = commands
-        self.extra = extra
+    name: str
+    module: str
+    text: str
+    extra: str | None = None
 
 
-PARTS = (
-    Part("zaqar_lite.serve", {"serve": "run the server"}, "server"),
-    Part("zaqar_lite.bench.commands", {"bench": "measure a server"}, None),
+COMMANDS = (
+    Command("serve", "zaqar_lite.serve", "run the server", "server"),
+    Command("bench", "zaqar_lite.bench.commands", "measure a server"),
     *(
-        Part(f"zaqar_lite.commands.{module}", commands, None)
-        for module, commands in (
-            ("queue", {"queue": "make, change, list, count and empty queues"}),
-            ("message", {"message": "post, list, edit, cancel and delete messages"}),
-            ("claim", {"claim": "take messages for a while"}),
-            ("dlq", {"dlq": "look at dead letters and move them back"}),
-            (
-                "key",
-                {
-                    "key": "make, list, disable and rotate keys",
-                    "data-key": "list and rotate the keys of encrypted queues",
-                },
-            ),
-            ("quota", {"quota": "show, set and reset quotas of projects"}),
-            (
-                "pool",
-                {
-                    "pool": "make, list, change and delete pools of queues",
-                    "flavor": "make, list, change and delete flavors of queues",
-                },
-            ),
-            ("schedule", {"schedule": "post messages by the clock"}),
-            ("subscription", {"subscription": "send a queue's messages to a URL"}),
-            ("topic", {"topic": "post to many queues and receivers at once"}),
-            ("listen", {"listen": "receive webhooks, to try things"}),
-            (
-                "share",
-                {
-                    "share": "print a pre-signed permission for a queue",
-                    "unshare": "revoke all permissions that were made for a queue",
-                },
-            ),
-            ("health", {"health": "ask whether the server is up"}),
-            ("watch", {"watch": "show queues' counts live, the worst first"}),
-            ("context", {"context": "give servers names, and choose between them"}),
-            ("completion", {"completion": "print completion for a shell"}),
+        Command(name, f"zaqar_lite.commands.{module}", text)
+        for name, module, text in (
+            ("queue", "queue", "make, change, list, count and empty queues"),
+            ("message", "message", "post, list, edit, cancel and delete messages"),
+            ("claim", "claim", "take messages for a while"),
+            ("dlq", "dlq", "look at dead letters and move them back"),
+            ("key", "key", "make, list, disable and rotate keys"),
+            ("data-key", "key", "list and rotate the keys of encrypted queues"),
+            ("quota", "quota", "show, set and reset quotas of projects"),
+            ("pool", "pool", "make, list, change and delete pools of queues"),
+            ("flavor", "pool", "make, list, change and delete flavors of queues"),
+            ("schedule", "schedule", "post messages by the clock"),
+            ("subscription", "subscription", "send a queue's messages to a URL"),
+            ("topic", "topic", "post to many queues and receivers at once"),
+            ("listen", "listen", "receive webhooks, to try things"),
+            ("share", "share", "print a pre-signed permission for a queue"),
+            ("unshare", "share", "revoke all permissions that were made for a queue"),
+            ("health", "health", "ask whether the server is up"),
+            ("watch", "watch", "show queues' counts live, the worst first"),
+            ("context", "context", "give servers names, and choose between them"),
+            ("completion", "completion", "print completion for a shell"),
         )
     ),
-    Part("zaqar_lite.rabbitmq.commands", {"delay": "delays for RabbitMQ"}, "rabbitmq"),
-    Part("zaqar_lite.store", {"store": "look after the store"}, "server"),
+    Command("delay", "zaqar_lite.rabbitmq.commands", "delays for RabbitMQ", "rabbitmq"),
+    Command("store", "zaqar_lite.store", "look after the store", "server"),
 )
 USAGE, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
 
@@ -111,17 +93,16 @@ def _run(argv: Sequence[str] | None) -> int:
     subparsers = parser.add_subparsers(
         title="commands", dest="command", metavar="COMMAND", required=True
     )
-    listed = not any(wanted in part.commands for part in PARTS)
-    for part in PARTS:
-        if listed:
-            # The list of commands is quick: it imports none of them.
-            for command, text in part.commands.items():
-                subparsers.add_parser(command, help=text)
-        elif wanted in part.commands:
-            try:
-                import_module(part.module).add_commands(subparsers)
-            except ModuleNotFoundError as exc:
-                return _missing(part, exc)
+    chosen = next((one for one in COMMANDS if one.name == wanted), None)
+    if chosen is None:
+        # The list of commands is quick: it imports none of them.
+        for one in COMMANDS:
+            subparsers.add_parser(one.name, help=one.text)
+    else:
+        try:
+            import_module(chosen.module).add_commands(subparsers)
+        except ModuleNotFoundError as exc:
+            return _missing(chosen, exc)
     if completes:
         completion.complete(parser)
     arguments = parser.parse_args(words)
@@ -182,10 +163,10 @@ def _open_standard_streams() -> None:
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - until the end
 
 
-def _missing(part: Part, error: ModuleNotFoundError) -> int:
+def _missing(command: Command, error: ModuleNotFoundError) -> int:
     if error.name is None or error.name.startswith("zaqar_lite"):
         raise error
-    install = f"zaqar-lite[{part.extra}]" if part.extra else "zaqar-lite"
+    install = f"zaqar-lite[{command.extra}]" if command.extra else "zaqar-lite"
     print(
         f"zaqar-lite: this command needs the Python package {error.name!r}: "
         f"pip install '{install}'",

@@ -31,8 +31,8 @@ def the_parser() -> Parser:
     """Return the parser with all commands."""
     parser = Parser(prog="zaqar-lite")
     subparsers = parser.add_subparsers(dest="command")
-    for part in cli.PARTS:
-        import_module(part.module).add_commands(subparsers)
+    for module in dict.fromkeys(one.module for one in cli.COMMANDS):
+        import_module(module).add_commands(subparsers)
     return parser
 
 
