@@ -8,7 +8,6 @@ import re
 from typing import Any
 
 from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
 from msgspec.json import schema_components
 from starlette.requests import Request
 from starlette.responses import Response
@@ -27,9 +26,7 @@ from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.quotas import Quota
 from zaqar_lite.domain.subscriptions import MAX_SUBSCRIBER, MIN_TTL
 from zaqar_lite.service.event_streams import LONGEST
-from zaqar_lite.service.identity.keys import (
-    MOST_LISTED,
-)
+from zaqar_lite.service.identity.keys import MOST_LISTED
 from zaqar_lite.service.jobs.bulk import Order
 
 Schema = dict[str, Any]
@@ -371,16 +368,21 @@ def build_framework(
             route.template,
             _declared,
             methods=[route.method],
-            name=route.name,
             operation_id=route.name,
             summary=route.summary,
+            status_code=route.statuses[0],
             response_class=Response,
-            responses={},
-            openapi_extra=_documentation(route),
+            openapi_extra=_operation(route, authenticates),
         )
-    app.openapi = lambda: _openapi(  # type: ignore[method-assign]
-        app, tree, limits, dialect, authenticates=authenticates
-    )
+    document = app.openapi()  # which FastAPI keeps and serves
+    document["components"] = {"schemas": schemas(limits)}
+    if authenticates:
+        document["components"]["securitySchemes"] = {
+            "bearer": {"type": "http", "scheme": "bearer"},
+            "token": {"type": "apiKey", "in": "header", "name": "X-Auth-Token"},
+        }
+    if dialect is not None:
+        _add_dialect(document, dialect, authenticates=authenticates)
     return app
 
 
@@ -394,31 +396,6 @@ async def _refuse_method(_: Request, error: Exception) -> Response:
 
 async def _declared() -> None:
     """Stand for a route in the document; `Application` answers it."""
-
-
-def _openapi(
-    app: FastAPI, tree: RouteTree, limits: Limits, dialect: Dialect | None, *, authenticates: bool
-) -> Schema:
-    """The OpenAPI document: FastAPI's frame, the table's content."""
-    if app.openapi_schema is None:
-        document = get_openapi(title=app.title, version=app.version, routes=app.routes)
-        document["components"] = {"schemas": schemas(limits)}
-        if authenticates:
-            document["components"]["securitySchemes"] = {
-                "bearer": {"type": "http", "scheme": "bearer"},
-                "token": {"type": "apiKey", "in": "header", "name": "X-Auth-Token"},
-            }
-        for route in tree.routes:
-            operation = document["paths"][route.template][route.method.lower()]
-            operation["responses"] = _responses(route, authenticates)
-            if authenticates and not route.public:
-                operation["security"] = [{"bearer": []}, {"token": []}]
-            if route.access.rule is not None:
-                operation["x-policy-rule"] = route.access.rule
-        if dialect is not None:
-            _add_dialect(document, dialect, authenticates=authenticates)
-        app.openapi_schema = document
-    return app.openapi_schema
 
 
 def _add_dialect(document: Schema, dialect: Dialect, *, authenticates: bool) -> None:
@@ -467,47 +444,46 @@ def _add_dialect(document: Schema, dialect: Dialect, *, authenticates: bool) -> 
         }
 
 
-def _documentation(route: Route) -> Schema:
-    parameters: list[Schema] = [
-        {
-            "name": name,
-            "in": "path",
-            "required": True,
-            "schema": reference("QueueName" if name in ("queue_name", "topic_name") else "Text"),
-        }
-        for name in VARIABLE.findall(route.template)
-    ]
-    parameters += [
-        {
-            "name": parameter.name,
-            "in": parameter.place,
-            "description": parameter.description,
-            "schema": reference(parameter.schema),
-        }
-        for parameter in route.parameters
-    ]
+_OF_EACH_CLIENT: list[Schema] = [
+    {
+        "name": "Client-ID",
+        "in": "header",
+        "required": True,
+        "description": "A UUID that names the client.",
+        "schema": reference("ClientId"),
+    },
+    {
+        "name": "X-Project-ID",
+        "in": "header",
+        "required": True,
+        "description": "The project (tenant).",
+        "schema": {"type": "string", "minLength": 1, "maxLength": 256},
+    },
+]
+
+
+def _operation(route: Route, authenticates: bool) -> Schema:
+    """What a route takes and answers."""
+    parameters: list[Schema] = []
+    for name in VARIABLE.findall(route.template):
+        schema = "QueueName" if name in ("queue_name", "topic_name") else "Text"
+        parameters.append(
+            {"name": name, "in": "path", "required": True, "schema": reference(schema)}
+        )
+    for one in route.parameters:
+        where = {"name": one.name, "in": one.place, "description": one.description}
+        parameters.append({**where, "schema": reference(one.schema)})
     if not route.public and not route.plain:
-        parameters += [
-            {
-                "name": "Client-ID",
-                "in": "header",
-                "required": True,
-                "description": "A UUID that names the client.",
-                "schema": reference("ClientId"),
-            },
-            {
-                "name": "X-Project-ID",
-                "in": "header",
-                "required": True,
-                "description": "The project (tenant).",
-                "schema": {"type": "string", "minLength": 1, "maxLength": 256},
-            },
-        ]
-    documented: Schema = {"parameters": parameters}
+        parameters += _OF_EACH_CLIENT
+    found: Schema = {"parameters": parameters, "responses": _responses(route, authenticates)}
     if route.body is not None:
         media_type = PATCH_TYPE.decode() if route.body == "MetadataPatch" else "application/json"
-        documented["requestBody"] = {"content": {media_type: {"schema": reference(route.body)}}}
-    return documented
+        found["requestBody"] = {"content": {media_type: {"schema": reference(route.body)}}}
+    if authenticates and not route.public:
+        found["security"] = [{"bearer": []}, {"token": []}]
+    if route.access.rule is not None:
+        found["x-policy-rule"] = route.access.rule
+    return found
 
 
 def _responses(route: Route, authenticates: bool) -> Schema:

@@ -15,7 +15,7 @@ from zaqar_lite.api.long_polling import LongRequests, Polling
 from zaqar_lite.api.render import Renderer
 from zaqar_lite.api.request import Route
 from zaqar_lite.api.routes import RouteTree, on_topics, routes_of
-from zaqar_lite.api.v2.claims import ClaimActions, SettlingActions
+from zaqar_lite.api.v2.claims import ClaimActions
 from zaqar_lite.api.v2.events import EventActions
 from zaqar_lite.api.v2.jobs import JobActions, ScheduleActions, delayed_twins
 from zaqar_lite.api.v2.messages import MessageActions
@@ -191,8 +191,8 @@ def _routes(
     home = functools.partial(home_document, served, limits)
     shared = (services.subscriptions, services.presigned_urls, authorizer)
     queues, topics = QueueActions(services.queues, *shared), TopicActions(services.topics, *shared)
-    settling = SettlingActions(services.claims)
-    messages = MessageActions(services.messages, settling, polling, renderer)
+    claims = ClaimActions(services.claims, polling, renderer)
+    messages = MessageActions(services.messages, claims, polling, renderer)
     jobs = JobActions(services.jobs, authorizer)
     subscribing = (
         SubscriptionActions(
@@ -205,8 +205,7 @@ def _routes(
         *more,
         queues,
         messages,
-        ClaimActions(services.claims, polling, renderer),
-        settling,
+        claims,
         *subscribing,
         jobs,
         ScheduleActions(services.schedules, authorizer),

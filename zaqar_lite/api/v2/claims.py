@@ -34,10 +34,73 @@ from zaqar_lite.domain.models import Message
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
 from zaqar_lite.service.claims import Claims, explain
 
+_STATUS = {Outcome.NOT_FOUND: 404, Outcome.LAPSED: 409, Outcome.HELD: 403, Outcome.NO_TARGET: 409}
+_LARGEST = 16_384
+"""Bytes of one settlement: its reason and detail, of which JSON may write a character as six."""
+_MANY = 1_048_576
+"""Bytes: what settlements of a large claim may have together."""
+_GRACE_MS = 60_000
+"""How much longer than its lease an extended message lives at least."""
+
+
+def _settlements(limits: Limits) -> int:
+    return SMALL_BODY + max(limits.max_messages_per_claim_or_pop * _LARGEST, _MANY)
+
+
+class Release(Struct, forbid_unknown_fields=True, gc=False):
+    """A message that is given back: at once, or after a delay."""
+
+    id: str
+    delay: int | None = None
+    failed: bool = False
+    reason: str | None = None
+    detail: str | None = None
+
+
+class Extend(Struct, forbid_unknown_fields=True, gc=False):
+    """A message whose lease is to end in `ttl` seconds."""
+
+    id: str
+    ttl: int
+
+
+class Dead(Struct, forbid_unknown_fields=True, gc=False):
+    """A message that is given up."""
+
+    id: str
+    reason: str | None = None
+    detail: str | None = None
+
+
+class Settlements(Struct, forbid_unknown_fields=True):
+    """What becomes of messages of a claim; those to `delete` are done."""
+
+    delete: list[str] = []
+    release: list[Release] = []
+    extend: list[Extend] = []
+    dead: list[Dead] = []
+
+
+class ClaimAct(Struct, forbid_unknown_fields=True, gc=False):
+    """What becomes of one message of a claim: one of the first three, or `failed` alone."""
+
+    release_in: int | None = None
+    ttl: int | None = None
+    dead: bool | None = None
+    failed: bool | None = None
+    reason: str | None = None
+    detail: str | None = None
+
+
+class OneSettlement(Struct, forbid_unknown_fields=True):
+    """The document that settles one message."""
+
+    claim: ClaimAct
+
 
 @dataclass(eq=False, repr=False)
 class ClaimActions:
-    """The actions under `/v2/queues/{queue_name}/claims`."""
+    """The actions under `/v2/queues/{queue_name}/claims`, and what settles one message."""
 
     claims: Claims
     polling: Polling
@@ -74,10 +137,7 @@ class ClaimActions:
         async def undo(claimed: tuple[str, Sequence[Message]]) -> None:
             await self.claims.release(queue, claimed[0])
 
-        if seconds:
-            claimed = await self.polling.ask(request, queue, seconds, ask, undo=undo)
-        else:
-            claimed = await ask()
+        claimed = await self.polling.ask(request, queue, seconds, ask, undo=undo)
         if claimed is None:
             return NO_CONTENT
         claim_id, messages = claimed
@@ -138,85 +198,12 @@ class ClaimActions:
         await self.claims.release(request.queue, request.path_values[1], delay=delay)
         return NO_CONTENT
 
-
-_STATUS = {Outcome.NOT_FOUND: 404, Outcome.LAPSED: 409, Outcome.HELD: 403, Outcome.NO_TARGET: 409}
-_LARGEST = 16_384
-"""Bytes of one settlement: its reason and detail, of which JSON may write a character as six."""
-_MANY = 1_048_576
-"""Bytes: what settlements of a large claim may have together."""
-
-
-def _settlements(limits: Limits) -> int:
-    return SMALL_BODY + max(limits.max_messages_per_claim_or_pop * _LARGEST, _MANY)
-
-
-_GRACE_MS = 60_000
-"""How much longer than its lease an extended message lives at least."""
-
-
-class Release(Struct, forbid_unknown_fields=True, gc=False):
-    """A message that is given back: at once, or after a delay."""
-
-    id: str
-    delay: int | None = None
-    failed: bool = False
-    reason: str | None = None
-    detail: str | None = None
-
-
-class Extend(Struct, forbid_unknown_fields=True, gc=False):
-    """A message whose lease is to end in `ttl` seconds."""
-
-    id: str
-    ttl: int
-
-
-class Dead(Struct, forbid_unknown_fields=True, gc=False):
-    """A message that is given up."""
-
-    id: str
-    reason: str | None = None
-    detail: str | None = None
-
-
-class Settlements(Struct, forbid_unknown_fields=True):
-    """What becomes of messages of a claim; those to `delete` are done."""
-
-    delete: list[str] = []
-    release: list[Release] = []
-    extend: list[Extend] = []
-    dead: list[Dead] = []
-
-
-class ClaimAct(Struct, forbid_unknown_fields=True, gc=False):
-    """What becomes of one message of a claim: one of the first three, or `failed` alone."""
-
-    release_in: int | None = None
-    ttl: int | None = None
-    dead: bool | None = None
-    failed: bool | None = None
-    reason: str | None = None
-    detail: str | None = None
-
-
-class OneSettlement(Struct, forbid_unknown_fields=True):
-    """The document that settles one message."""
-
-    claim: ClaimAct
-
-
-class SettlingActions:
-    """The actions that settle messages of a claim."""
-
-    def __init__(self, claims: Claims) -> None:
-        self._claims = claims
-
     async def settle_one(self, request: Request) -> Response:
         """Release, extend or give up one message of a claim."""
         claim_id = request.text("claim_id") or ""
         settlement = _parse_one(request.path_values[1], request.document)
         try:
-            await self._claims.settle_one(request.queue, claim_id, settlement)
+            await self.claims.settle_one(request.queue, claim_id, settlement)
         except Forbidden as exc:
             raise Refused(403, "Unable to settle", str(exc)) from exc
         return NO_CONTENT
@@ -231,7 +218,7 @@ class SettlingActions:
     async def settle_messages(self, request: Request) -> Response:
         """Settle messages of a claim; one result for each."""
         settlements = _parse_many(request.document)
-        outcomes = await self._claims.settle(request.queue, request.path_values[1], settlements)
+        outcomes = await self.claims.settle(request.queue, request.path_values[1], settlements)
         done = Outcome.DONE
         results = [
             {"id": settlement.message_id, "status": 204}

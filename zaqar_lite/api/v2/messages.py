@@ -27,7 +27,7 @@ from zaqar_lite.api.routes import (
     WAIT,
     route,
 )
-from zaqar_lite.api.v2.claims import SettlingActions
+from zaqar_lite.api.v2.claims import ClaimActions
 from zaqar_lite.domain.clock import read_instant
 from zaqar_lite.domain.errors import Invalid, NotFound
 from zaqar_lite.domain.ids import format_marker
@@ -46,7 +46,7 @@ class MessageActions:
     """The actions under `/v2/queues/{queue_name}/messages`."""
 
     messages: Messages
-    settling: SettlingActions
+    claims: ClaimActions
     polling: Polling
     renderer: Renderer
 
@@ -130,7 +130,7 @@ class MessageActions:
     async def edit_message(self, request: Request) -> Response:
         """Edit a delayed message, or settle a claimed one; with a claim_id, settle it."""
         if "claim_id" in request.parameters:
-            return await self.settling.settle_one(request)
+            return await self.claims.settle_one(request)
         queue = request.queue
         details = request.flag("details")
         form = documents.parse_edit(request.document)
@@ -246,10 +246,7 @@ class MessageActions:
             )
             return listed if listed[0].messages or not seconds else None
 
-        if seconds:
-            listed = await self.polling.ask(request, queue, seconds, ask, reads=True)
-        else:
-            listed = await ask()
+        listed = await self.polling.ask(request, queue, seconds, ask, reads=True)
         page, delayed = listed or (Page((), None), False)
         if not page.messages or page.marker is None:
             return Response(200, {"messages": [], "links": []})
