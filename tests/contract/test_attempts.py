@@ -24,7 +24,6 @@ from zaqar_lite.domain.attempts import (
     MAX_ATTEMPTS_SIZE,
     MAX_DETAIL,
     MAX_REASON,
-    REJECTED,
     Attempt,
     Ended,
 )
@@ -116,19 +115,6 @@ async def test_each_way_to_end_is_told(queue: QueueUnderTest, other: QueueUnderT
     assert abs(attempts[4].ended_at - attempts[4].claimed_at - 5 * MINUTE) < SECOND
     instants = [instant for each in attempts for instant in (each.claimed_at, each.ended_at)]
     assert instants == sorted(instants)
-
-
-async def test_a_message_that_was_rejected_without_a_reason_is_told_so(
-    queue: QueueUnderTest, other: QueueUnderTest
-) -> None:
-    (message_id,) = await queue.post("a")
-    retries = RetryPolicy(other.as_dead_letter_queue())
-    await queue.settle(await queue.claim_id(), bury(message_id), retries=retries)
-    (attempt,) = await other.attempts(message_id)
-    assert (attempt.outcome, attempt.reason) == (DEAD, REJECTED)
-    origin = (await other.get_one(message_id)).origin
-    assert origin is not None
-    assert origin.reason == REJECTED
 
 
 async def test_a_renewed_and_extended_lease_is_one_attempt(queue: QueueUnderTest) -> None:

@@ -3,7 +3,8 @@
 import pytest
 
 from tests.contract.conftest import OpenStores
-from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, ids, new, texts
+from tests.contract.dying import CONSUMER, WAYS, Way, any_way
+from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, new, texts
 from zaqar_lite.domain.models import Capability, DelayMode, Refusal, RefusalReason
 
 pytestmark = pytest.mark.anyio
@@ -35,92 +36,63 @@ async def test_a_message_is_delivered_exactly_so_many_times(
     assert await other.bodies() == ["a"]
 
 
-async def test_a_moved_message_keeps_what_it_is(
-    queue: QueueUnderTest, other: QueueUnderTest
+@any_way
+async def test_a_letter_is_what_it_was_and_tells_how_it_died(
+    queue: QueueUnderTest, other: QueueUnderTest, way: Way
 ) -> None:
-    (message_id,) = await queue.post(new("a", headers={"x": "y"}), client="producer")
+    (message_id,) = await queue.post(new("a", headers={"x": "y"}, ttl=2 * HOUR), client="producer")
     posted = await queue.get_one(message_id)
+    await other.post("native")
     queue.advance(5 * MINUTE)
-    claim_id = await exhaust(queue, 3, client="worker-7")
-    queue.advance(5 * MINUTE)
-    await queue.claim(dead_letter=other.as_dead_letter_queue(3))
-    letter = await other.get_one(message_id)
-    assert (letter.body, letter.headers, letter.client_id) == (
-        posted.body,
-        posted.headers,
-        "producer",
+    claim_id = await way.let_die(queue, other, message_id, ttl=50 * MINUTE)
+    letter = await other.get_one(message_id, details=True)
+    for name in ("body", "headers", "client_id", "created_at"):
+        assert getattr(letter, name) == getattr(posted, name)
+    assert (letter.claim_id, letter.parked_until) == (None, None)
+    assert (letter.claim_count, letter.failure_count) == (len(way.ended), way.failures)
+    assert [(each.outcome, each.reason) for each in letter.attempts] == list(way.ended)
+    assert [(each.delay_ms, each.client_id) for each in letter.attempts] == [(0, CONSUMER)] * len(
+        way.ended
     )
-    assert (letter.created_at, letter.claim_count) == (posted.created_at, 3)
-    assert 10 * MINUTE <= letter.age_ms < 11 * MINUTE
-    assert letter.claim_id is None
-    assert letter.position > posted.position
-    assert letter.origin is not None
-    assert letter.origin.source == queue.ref.name
-    assert letter.origin.claim_count == 3
-    assert letter.origin.last_claim_id == claim_id
-    assert letter.origin.last_client_id == "worker-7"
-    assert 10 * MINUTE <= letter.origin.moved_at - posted.created_at < 11 * MINUTE
-
-
-async def test_a_moved_message_is_ready_at_once(
-    queue: QueueUnderTest, other: QueueUnderTest
-) -> None:
-    """Upstream's drivers leave it claimed until the claim that moved it lapses."""
-    (message_id,) = await queue.post("a")
-    await exhaust(queue)
-    await queue.claim(dead_letter=other.as_dead_letter_queue(1), ttl=HOUR)
-    assert await other.counts() == (1, 0, 0)
-    claimed = await other.claim()
-    assert ids(claimed.messages) == [message_id]
-    assert claimed.messages[0].claim_count == 2
-    assert claimed.messages[0].origin is not None
-
-
-async def test_a_moved_message_is_in_one_queue_only(
-    queue: QueueUnderTest, other: QueueUnderTest
-) -> None:
-    (message_id,) = await queue.post("a")
-    claim_id = await exhaust(queue)
-    await queue.claim(dead_letter=other.as_dead_letter_queue(1))
-    assert not await queue.get(message_id)
+    origin = letter.origin
+    assert origin is not None
+    assert (origin.source, origin.reason, origin.redriven) == (queue.ref.name, way.reason, 0)
+    assert (origin.claim_count, origin.last_claim_id, origin.last_client_id) == (
+        *(letter.claim_count, claim_id, CONSUMER),
+    )
+    assert 5 * MINUTE <= origin.moved_at - posted.created_at < 12 * MINUTE
+    assert (letter.ttl_ms, letter.expires_at) == (50 * MINUTE, origin.moved_at + 50 * MINUTE)
+    # It is in one queue only, behind what was there, and ready at once.
     assert await queue.counts() == (0, 0, 0)
+    assert not await queue.get(message_id)
     await queue.release(claim_id)
     await queue.delete(message_id)
     await queue.purge()
-    assert await other.bodies() == ["a"]
+    await other.post("later")
+    assert await other.counts() == (3, 0, 0)
+    claimed = (await other.claim()).messages
+    assert texts(claimed) == ["native", "a", "later"]
+    assert claimed[1].claim_count == letter.claim_count + 1
+    assert claimed[1].origin == origin
+    queue.advance(51 * MINUTE)
+    assert not await other.get(message_id)
 
 
-async def test_a_letter_gets_the_ttl_of_the_policy_from_the_move_on(
-    queue: QueueUnderTest, other: QueueUnderTest
-) -> None:
-    (message_id,) = await queue.post("a", ttl=30 * MINUTE)
-    await exhaust(queue)
-    queue.advance(20 * MINUTE)
-    await queue.claim(dead_letter=other.as_dead_letter_queue(1, 50 * MINUTE))
-    letter = await other.get_one(message_id)
-    assert letter.origin is not None
-    assert letter.ttl_ms == 50 * MINUTE
-    assert letter.expires_at == letter.origin.moved_at + 50 * MINUTE
-    queue.advance(49 * MINUTE)
-    assert await other.bodies() == ["a"]
-    assert await other.counts() == (1, 0, 0)
-    queue.advance(2 * MINUTE)
-    assert await other.bodies() == []
-    assert (await other.claim()).claim_id is None
-
-
+@pytest.mark.parametrize(
+    "name", ["exhausted, met by a claim", "rejected", "lapsed, met by a sweep"]
+)
 async def test_without_a_ttl_in_the_policy_a_letter_keeps_what_remained(
-    queue: QueueUnderTest, other: QueueUnderTest
+    queue: QueueUnderTest, other: QueueUnderTest, name: str
 ) -> None:
     (message_id,) = await queue.post("a", ttl=30 * MINUTE)
     before = await queue.get_one(message_id)
-    await exhaust(queue)
-    queue.advance(20 * MINUTE)
-    await queue.claim(dead_letter=other.as_dead_letter_queue(1), ttl=HOUR)
+    queue.advance(10 * MINUTE)
+    await WAYS[name].let_die(queue, other, message_id)
     letter = await other.get_one(message_id)
     assert (letter.ttl_ms, letter.expires_at) == (before.ttl_ms, before.expires_at)
-    queue.advance(11 * MINUTE)
+    queue.advance(21 * MINUTE)
     assert await other.bodies() == []
+    assert (await other.claim()).claim_id is None
 
 
 async def test_moved_messages_do_not_use_up_the_limit(
@@ -180,18 +152,6 @@ async def test_two_sources_have_one_dead_letter_queue(
     assert texts(letters) == [source.ref.name for source in sources]
     assert [letter.origin.source for letter in letters if letter.origin] == texts(letters)
     assert texts((await other.claim()).messages) == texts(letters)
-
-
-async def test_letters_come_after_what_is_in_the_target_already(
-    queue: QueueUnderTest, other: QueueUnderTest
-) -> None:
-    await queue.post("letter")
-    await exhaust(queue)
-    await other.post("native")
-    await queue.claim(dead_letter=other.as_dead_letter_queue(1))
-    await other.post("later")
-    assert await other.bodies() == ["native", "letter", "later"]
-    assert texts((await other.claim()).messages) == ["native", "letter", "later"]
 
 
 async def test_a_letter_keeps_its_priority(queue: QueueUnderTest, other: QueueUnderTest) -> None:

@@ -1,11 +1,11 @@
 """Failures: counted once each, followed by a later try, and by the dead letters at a limit."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import pytest
 
+from tests.contract.dying import MEETINGS, Meeting, by_pop
 from tests.contract.subject import (
     HOUR,
     MINUTE,
@@ -17,10 +17,9 @@ from tests.contract.subject import (
     extend,
     fail,
     give_back,
-    ids,
     texts,
 )
-from zaqar_lite.domain.attempts import LAPSED, MAX_CLAIMS, MAX_FAILURES, Ended
+from zaqar_lite.domain.attempts import LAPSED, MAX_CLAIMS, Ended
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.histories import HistoryState
 from zaqar_lite.domain.models import (
@@ -37,31 +36,6 @@ from zaqar_lite.domain.settlements import Outcome
 pytestmark = pytest.mark.anyio
 
 DONE = Outcome.DONE
-
-
-Meeting = Callable[[QueueUnderTest, RetryPolicy], Awaitable[int]]
-"""Let the lapses of a queue be met; answer how many dead letters were moved."""
-
-
-async def by_claim(queue: QueueUnderTest, retries: RetryPolicy) -> int:
-    claimed = await queue.claim(dead_letter=retries.dead_letter, backoff=retries.backoff)
-    await queue.release(claimed.claim_id or "0" * 32)
-    return claimed.moved
-
-
-async def by_pop(queue: QueueUnderTest, retries: RetryPolicy) -> int:
-    return (await queue.pop(dead_letter=retries.dead_letter, backoff=retries.backoff)).moved
-
-
-async def by_sweep(queue: QueueUnderTest, retries: RetryPolicy) -> int:
-    done = await queue.sweep({queue.ref: retries})
-    moved = sum(swept.moved for swept in done)
-    if retries.dead_letter is not None and moved:
-        assert retries.dead_letter.target in {ref for swept in done for ref in swept.letters_in}
-    return moved
-
-
-MEETINGS: dict[str, Meeting] = {"claim": by_claim, "pop": by_pop, "sweep": by_sweep}
 
 
 @pytest.fixture(params=MEETINGS)
@@ -163,34 +137,6 @@ async def test_a_lapse_that_was_renewed_in_time_is_none(queue: QueueUnderTest) -
 # Limits.
 
 
-async def test_the_failure_that_reaches_the_limit_moves_the_message(
-    queue: QueueUnderTest, other: QueueUnderTest
-) -> None:
-    (message_id,) = await queue.post("a")
-    retries = RetryPolicy(other.as_dead_letter_queue(max_failures=3))
-    for moved in (0, 0, 1):
-        claimed = await queue.claim(client="worker-7", dead_letter=retries.dead_letter)
-        settled = await queue.settle(
-            claimed.claim_id or "", fail(message_id, reason="http_503"), retries=retries
-        )
-        assert (list(settled.outcomes), settled.moved) == ([DONE], moved)
-    assert await queue.bodies() == []
-    letter = await other.get_one(message_id, details=True)
-    assert (letter.claim_count, letter.failure_count, letter.claim_id) == (3, 3, None)
-    assert reason(letter) == MAX_FAILURES
-    assert letter.origin is not None
-    assert letter.origin.source == queue.ref.name
-    assert letter.origin.claim_count == 3
-    assert (letter.origin.last_claim_id, letter.origin.last_client_id) == (
-        claimed.claim_id,
-        "worker-7",
-    )
-    assert [(each.outcome, each.reason) for each in letter.attempts] == [
-        (Ended.FAILED, "http_503")
-    ] * 3
-    assert ids((await other.claim()).messages) == [message_id]
-
-
 async def test_a_delay_does_not_keep_a_message_that_has_reached_the_limit(
     queue: QueueUnderTest, other: QueueUnderTest
 ) -> None:
@@ -202,50 +148,6 @@ async def test_a_delay_does_not_keep_a_message_that_has_reached_the_limit(
     letter = await other.get_one(message_id, details=True)
     assert letter.parked_until is None
     assert [attempt.delay_ms for attempt in letter.attempts] == [0]
-
-
-async def test_the_lapse_that_reaches_the_limit_moves_the_message(
-    queue: QueueUnderTest, other: QueueUnderTest, meet: Meeting
-) -> None:
-    message_ids = await queue.post(*"ab")
-    await queue.settle(await queue.claim_id(1), fail(message_ids[0]))
-    claim_id = await let_lapse(queue)
-    retries = RetryPolicy(other.as_dead_letter_queue(max_failures=2))
-    assert await meet(queue, retries) == 1
-    assert await other.counts() == (1, 0, 0)
-    assert not await queue.get(message_ids[0])
-    letter = await other.get_one(message_ids[0], details=True)
-    assert (letter.claim_count, letter.failure_count) == (2, 2)
-    assert reason(letter) == MAX_FAILURES
-    assert letter.origin is not None
-    assert letter.origin.last_claim_id == claim_id
-    assert [(each.outcome, each.reason) for each in letter.attempts] == [
-        (Ended.FAILED, None),
-        (Ended.LAPSED, LAPSED),
-    ]
-
-
-async def test_a_failure_moves_a_message_that_was_claimed_as_often_as_it_may(
-    queue: QueueUnderTest, other: QueueUnderTest
-) -> None:
-    """Whichever limit is reached first: it would only wait for the next claim to move it."""
-    (message_id,) = await queue.post("a")
-    await queue.release(await queue.claim_id())
-    retries = RetryPolicy(other.as_dead_letter_queue(2, max_failures=5))
-    settled = await queue.settle(await queue.claim_id(), fail(message_id), retries=retries)
-    assert settled.moved == 1
-    letter = await other.get_one(message_id)
-    assert (reason(letter), letter.claim_count, letter.failure_count) == (MAX_CLAIMS, 2, 1)
-
-
-async def test_a_lapse_moves_a_message_that_was_claimed_as_often_as_it_may(
-    queue: QueueUnderTest, other: QueueUnderTest, meet: Meeting
-) -> None:
-    (message_id,) = await queue.post("a")
-    await let_lapse(queue)
-    assert await meet(queue, RetryPolicy(other.as_dead_letter_queue(1))) == 1
-    letter = await other.get_one(message_id)
-    assert (reason(letter), letter.claim_count, letter.failure_count) == (MAX_CLAIMS, 1, 1)
 
 
 async def test_a_release_moves_nothing_whatever_the_limits(
@@ -262,37 +164,6 @@ async def test_a_release_moves_nothing_whatever_the_limits(
     assert (await queue.claim(dead_letter=policy)).moved == 1
     letter = await other.get_one(message_id)
     assert (reason(letter), letter.failure_count) == (MAX_CLAIMS, 0)
-
-
-async def test_a_letter_gets_the_ttl_of_the_policy_at_the_failure(
-    queue: QueueUnderTest, other: QueueUnderTest
-) -> None:
-    failed, lapsed = await queue.post(*"ab", ttl=HOUR)
-    retries = RetryPolicy(other.as_dead_letter_queue(ttl=3 * HOUR, max_failures=1))
-    claim_id = await queue.claim_id(ttl=5 * MINUTE)
-    await queue.settle(claim_id, fail(failed), retries=retries)
-    queue.advance(6 * MINUTE)
-    await by_sweep(queue, retries)
-    for letter in await other.get(failed, lapsed):
-        assert letter.origin is not None
-        assert letter.ttl_ms == 3 * HOUR
-        assert letter.expires_at == letter.origin.moved_at + 3 * HOUR
-
-
-async def test_counts_go_on_in_the_dead_letter_queue(
-    queue: QueueUnderTest, other: QueueUnderTest
-) -> None:
-    (message_id,) = await queue.post("a")
-    retries = RetryPolicy(other.as_dead_letter_queue(max_failures=1))
-    await queue.settle(await queue.claim_id(), fail(message_id, reason="one"), retries=retries)
-    await other.settle(await other.claim_id(), fail(message_id, reason="two"))
-    letter = await other.get_one(message_id, details=True)
-    assert (letter.claim_count, letter.failure_count) == (2, 2)
-    assert [(attempt.number, attempt.reason) for attempt in letter.attempts] == [
-        (1, "one"),
-        (2, "two"),
-    ]
-    assert reason(letter) == MAX_FAILURES
 
 
 async def test_a_sweep_asks_for_the_policy_of_each_queue(

@@ -7,13 +7,13 @@ from functools import partial
 
 import pytest
 
+from tests.contract.dying import WAYS, Way, any_way
 from tests.contract.subject import (
     HOUR,
     MINUTE,
     QueueUnderTest,
     ack,
     backoff,
-    bury,
     extend,
     fail,
     give_back,
@@ -177,50 +177,13 @@ async def test_what_another_process_makes_ready_is_announced_too(
 # A move makes a letter ready in its target.
 
 
-async def a_claim_that_moves(queue: QueueUnderTest, other: QueueUnderTest) -> None:
-    await queue.release(await queue.claim_id())
-    assert (await queue.claim(dead_letter=other.as_dead_letter_queue(1))).moved == 1
-
-
-async def a_pop_that_moves(queue: QueueUnderTest, other: QueueUnderTest) -> None:
-    await queue.release(await queue.claim_id())
-    assert (await queue.pop(dead_letter=other.as_dead_letter_queue(1))).moved == 1
-
-
-async def a_rejection(queue: QueueUnderTest, other: QueueUnderTest) -> None:
-    (message,) = (await queue.claim()).messages
-    retries = RetryPolicy(other.as_dead_letter_queue())
-    assert (await queue.settle(message.claim_id or "", bury(message.id), retries=retries)).moved
-
-
-async def a_last_failure(queue: QueueUnderTest, other: QueueUnderTest) -> None:
-    (message,) = (await queue.claim()).messages
-    retries = RetryPolicy(other.as_dead_letter_queue(max_failures=1))
-    assert (await queue.settle(message.claim_id or "", fail(message.id), retries=retries)).moved
-
-
-async def a_last_lapse(queue: QueueUnderTest, other: QueueUnderTest) -> None:
-    await queue.claim(ttl=5 * MINUTE)
-    queue.advance(6 * MINUTE)
-    await queue.sweep({queue.ref: RetryPolicy(other.as_dead_letter_queue(max_failures=1))})
-
-
-MOVES: dict[str, Callable[[QueueUnderTest, QueueUnderTest], Awaitable[None]]] = {
-    "claim": a_claim_that_moves,
-    "pop": a_pop_that_moves,
-    "rejection": a_rejection,
-    "failure": a_last_failure,
-    "lapse": a_last_lapse,
-}
-
-
-@pytest.mark.parametrize("move", MOVES)
+@any_way
 async def test_a_letter_is_announced_in_its_new_queue(
-    queue: QueueUnderTest, other: QueueUnderTest, ears: Ears, move: str
+    queue: QueueUnderTest, other: QueueUnderTest, ears: Ears, way: Way
 ) -> None:
     await ears.watch(other)
-    await queue.post("a")
-    await MOVES[move](queue, other)
+    (message_id,) = await queue.post("a")
+    await way.let_die(queue, other, message_id)
     await ears.hear(other)
     assert set(ears.heard) == {other.ref}
     assert await other.counts() == (1, 0, 0)
@@ -231,8 +194,8 @@ async def test_a_letter_moved_by_another_process_is_announced_too(
 ) -> None:
     second = await queue.stores.second()
     await ears.watch(other)
-    await queue.post("a")
-    await a_rejection(queue.at(second), other)
+    (message_id,) = await queue.post("a")
+    await WAYS["rejected"].let_die(queue.at(second), other, message_id)
     if queue.stores.messages.poll_interval_ms > 1_000:
         await ears.hear(other)
 

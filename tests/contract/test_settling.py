@@ -11,7 +11,6 @@ from tests.contract.subject import (
     extend,
     fail,
     give_back,
-    ids,
     texts,
 )
 from zaqar_lite.domain.errors import NotFound
@@ -133,40 +132,6 @@ async def test_extending_changes_neither_the_age_nor_the_ttl_of_the_claim(
     claim = await queue.get_claim(claim_id)
     assert claim.ttl_ms == 10 * MINUTE
     assert 5 * MINUTE <= claim.age_ms < 6 * MINUTE
-
-
-async def test_a_rejected_message_is_a_dead_letter_at_once(
-    queue: QueueUnderTest, other: QueueUnderTest
-) -> None:
-    message_ids = await queue.post(*"ab")
-    claimed = await queue.claim(client="worker-7")
-    claim_id = claimed.claim_id or ""
-    settled = await queue.settle(
-        claim_id, bury(message_ids[0], reason="malformed"), retries=letters_to(other)
-    )
-    assert (list(settled.outcomes), settled.moved) == ([DONE], 1)
-    assert not await queue.get(message_ids[0])
-    assert await queue.held(claim_id) == ["b"]
-    letter = await other.get_one(message_ids[0])
-    assert (letter.claim_id, letter.claim_count, letter.failure_count) == (None, 1, 0)
-    assert letter.origin is not None
-    assert letter.origin.reason == "malformed"
-    assert letter.origin.source == queue.ref.name
-    assert letter.origin.claim_count == 1
-    assert (letter.origin.last_claim_id, letter.origin.last_client_id) == (claim_id, "worker-7")
-    assert await other.counts() == (1, 0, 0)
-    assert ids((await other.claim()).messages) == [message_ids[0]]
-
-
-async def test_a_rejected_message_gets_the_ttl_of_the_policy(
-    queue: QueueUnderTest, other: QueueUnderTest
-) -> None:
-    (message_id,) = await queue.post("a", ttl=10 * MINUTE)
-    retries = RetryPolicy(other.as_dead_letter_queue(ttl=50 * MINUTE))
-    await queue.outcomes(await queue.claim_id(ttl=5 * MINUTE), bury(message_id), retries=retries)
-    letter = await other.get_one(message_id)
-    assert letter.origin is not None
-    assert (letter.ttl_ms, letter.expires_at - letter.origin.moved_at) == (50 * MINUTE,) * 2
 
 
 async def test_nothing_is_rejected_where_there_is_no_place_for_it(queue: QueueUnderTest) -> None:
