@@ -32,7 +32,7 @@ SIZES = {
     "storage": Size(23_650, 20_800),
     "client": Size(7_750, 7_400),
     "commands": Size(3_550, 3_200),
-    "ui": Size(1_950, 1_200),
+    "ui": Size(1_900, 1_200),
     "spark": Size(3_550, 3_200),
     "rabbitmq": Size(2_900, 2_600),
     "store": Size(800, 500),

@@ -19,9 +19,8 @@ VALUES = {
     "queue": "orders",
     "message": "000660de486f45bea066b4b29e904223",
     "job": "000660de486f45bea066b4b29e904223",
-    "name": "page.css",
 }
-OPEN = {"/ui", "/ui/", "/ui/static/{name}", "/ui/sign-in", "/ui/sign-out"}
+OPEN = {"/ui", "/ui/", "/ui/static", "/ui/sign-in", "/ui/sign-out"}
 """They show nothing of anybody."""
 OPERATORS = {"/ui/p/{project}/pools", "/ui/p/{project}/server"}
 VERBS = ("send", "receive", "read", "manage", "admin")

@@ -1,7 +1,6 @@
 """The page's own small application: which address shows what, and the frame around it."""
 
 import functools
-import hashlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
 
 from zaqar_lite import __version__
-from zaqar_lite.ui import actions, formats, project_screens, queue_screens, server_screen, session
+from zaqar_lite.ui import actions, formats, screens, session
 from zaqar_lite.ui.calls import OWN, App, Caller, Refused, project_address, queue_address
 from zaqar_lite.ui.session import Forged, Session
 
@@ -27,7 +27,6 @@ _HEADERS = {
     "referrer-policy": "same-origin",
     "cache-control": "no-store",
 }
-_STATIC = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
 _DEFAULT_PROJECT = "default"
 _WRONG_KEY = "The server does not know this key, or it has expired."
 _NO_PROJECT = (
@@ -39,17 +38,17 @@ Action = Callable[[Caller, Request, dict[str, str]], Awaitable[str]]
 _PROJECT = "/ui/p/{project}"
 _QUEUE = _PROJECT + "/q/{queue}"
 _SCREENS: tuple[tuple[str, str, Screen, Action | None], ...] = (
-    (f"{_PROJECT}/", "queues.html", project_screens.queues, actions.create_queue),
-    (f"{_PROJECT}/schedules", "schedules.html", project_screens.schedules, actions.on_schedules),
-    (f"{_PROJECT}/server", "server.html", server_screen.server, None),
-    (f"{_PROJECT}/pools", "pools.html", project_screens.pools, actions.on_pools),
-    (f"{_QUEUE}/", "queue.html", queue_screens.queue, actions.on_queue),
-    (f"{_QUEUE}/dead", "dead.html", queue_screens.dead_letters, actions.redrive),
-    (f"{_QUEUE}/subscriptions", "subscriptions.html", queue_screens.subscriptions, None),
-    (f"{_QUEUE}/claims", "claims.html", queue_screens.claims, actions.release),
-    (f"{_QUEUE}/jobs", "jobs.html", queue_screens.jobs, actions.on_delayed),
-    (f"{_QUEUE}/jobs/{{job}}", "job.html", queue_screens.job, actions.cancel_job),
-    (f"{_QUEUE}/m/{{message}}", "message.html", queue_screens.message, actions.on_message),
+    (f"{_PROJECT}/", "queues.html", screens.queues, actions.create_queue),
+    (f"{_PROJECT}/schedules", "schedules.html", screens.schedules, actions.on_schedules),
+    (f"{_PROJECT}/server", "server.html", screens.server, None),
+    (f"{_PROJECT}/pools", "pools.html", screens.pools, actions.on_pools),
+    (f"{_QUEUE}/", "queue.html", screens.queue, actions.on_queue),
+    (f"{_QUEUE}/dead", "dead.html", screens.dead_letters, actions.redrive),
+    (f"{_QUEUE}/subscriptions", "subscriptions.html", screens.subscriptions, None),
+    (f"{_QUEUE}/claims", "claims.html", screens.claims, actions.release),
+    (f"{_QUEUE}/jobs", "jobs.html", screens.jobs, actions.on_delayed),
+    (f"{_QUEUE}/jobs/{{job}}", "job.html", screens.job, actions.cancel_job),
+    (f"{_QUEUE}/m/{{message}}", "message.html", screens.message, actions.on_message),
 )
 """Each screen: its address, its template, what it shows, and what its forms do."""
 
@@ -66,11 +65,11 @@ class _Page:
         self._authenticates = authenticates
         self._templates = templates()
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[BaseRoute]:
         return [
             Route("/ui", self._home),
             Route("/ui/", self._home),
-            Route("/ui/static/{name}", _static),
+            Mount("/ui/static", StaticFiles(directory=_HERE / "static")),
             Route("/ui/sign-in", self._sign_in, methods=["GET", "POST"]),
             Route("/ui/sign-out", self._sign_out, methods=["POST"]),
             *(self._route(*one) for one in _SCREENS),
@@ -176,7 +175,7 @@ def templates() -> Environment:
         lstrip_blocks=True,
     )
     found.filters.update({name: getattr(formats, name) for name in formats.FILTERS})
-    found.globals.update(version=__version__, files=_digest())
+    found.globals.update(version=__version__)
     return found
 
 
@@ -184,20 +183,3 @@ def _told(caller: Caller, refused: Refused) -> str:
     """What a person can do about a refusal, if the API's own text does not say it."""
     lacks_project = caller.project == OWN and refused.title == "Project-Id Missing"
     return _NO_PROJECT if lacks_project else refused.description
-
-
-def _digest() -> str:
-    """A mark of the style and the script, which browsers keep for as long as it stays the same."""
-    found = hashlib.sha256()
-    for name in _STATIC:
-        found.update((_HERE / "static" / name).read_bytes())
-    return found.hexdigest()[:12]
-
-
-async def _static(request: Request) -> Response:
-    name = request.path_params["name"]
-    if name not in _STATIC:
-        return Response(status_code=404)
-    text = (_HERE / "static" / name).read_bytes()
-    headers = {**_HEADERS, "cache-control": "max-age=31536000, immutable"}
-    return Response(text, media_type=_STATIC[name], headers=headers)
