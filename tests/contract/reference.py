@@ -18,8 +18,6 @@ import msgspec
 
 from zaqar_lite.domain.attempts import MAX_CLAIMS, MOVED, Ended, with_attempt
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.edits import Deadlines, edited
-from zaqar_lite.domain.endings import PARKED_MARGIN_MS, Ending, HandOut, outcome_without_lease
 from zaqar_lite.domain.errors import Conflict, KeyReused
 from zaqar_lite.domain.groups import group_of
 from zaqar_lite.domain.ids import Marker, new_claim_id, new_message_id
@@ -50,12 +48,22 @@ from zaqar_lite.domain.models import (
 )
 from zaqar_lite.domain.posts import IdempotencyKey, KnownKey, NewMessage, Posted
 from zaqar_lite.domain.refusals import (
+    Deadlines,
     delete_refusal,
+    edited,
     no_claim,
     no_message,
     queue_changed,
 )
-from zaqar_lite.domain.settlements import Act, Outcome, Settled, Settlement
+from zaqar_lite.domain.settlements import (
+    PARKED_MARGIN_MS,
+    Act,
+    Ending,
+    HandOut,
+    Outcome,
+    Settled,
+    Settlement,
+)
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
@@ -443,8 +451,7 @@ class ReferenceMessages:
             if entry is None:
                 outcome = Outcome.NOT_FOUND
             elif entry.holder(now) != claim_id:
-                outcome = outcome_without_lease(
-                    one,
+                outcome = one.without_lease(
                     is_held=entry.holder(now) is not None,
                     is_last_claim=entry.claim is not None and entry.claim.id == claim_id,
                     ended=entry.ended,

@@ -21,12 +21,12 @@ from tests.contract.subject import (
 )
 from zaqar_lite.domain.attempts import LAPSED, MAX_CLAIMS, Ended
 from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.domain.histories import HistoryState
 from zaqar_lite.domain.models import (
     Capability,
     Claimed,
     DeadLetter,
     DelayMode,
+    HistoryState,
     Message,
     QueueRef,
     RetryPolicy,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zaqar_lite.domain.access_rules import AccessRule
+from zaqar_lite.domain.identity import AccessRule
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@
 
 import pytest
 
-from zaqar_lite.domain.edits import Deadlines, edited
 from zaqar_lite.domain.errors import Conflict, DueChanged, Invalid
 from zaqar_lite.domain.models import Edit
+from zaqar_lite.domain.refusals import Deadlines, edited
 
 NOW = 1_000_000
 

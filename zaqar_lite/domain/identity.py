@@ -10,16 +10,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import NamedTuple, TypeGuard
 
-from zaqar_lite.domain.access_rules import AccessRule
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.limits import MAX_PROJECT_ID
+from zaqar_lite.domain.patterns import Pattern, Wildcard
 
 MAX_GRANTS = 64
 _PATTERN = re.compile(r"[a-zA-Z0-9_\-.*?]{1,64}")
 _ANY = "*"
 _DENIAL = "!"
+_LONGEST_PATH = 2_048
+_WILDCARDS = {"tree": Wildcard.MANY, "part": Wildcard.SEGMENT}
+_PATH_TOKEN = re.compile(r"(?P<tree>\*\*+)|(?P<part>\*|{[^}]*})|(?P<text>.)", re.DOTALL)
 
 
 DELIVERIES_PROJECT = "~deliveries"
@@ -121,6 +125,25 @@ def may(grants: Sequence[Grant], verb: Verb, queue: str | None) -> bool:
                 return False
             allowed = True
     return allowed
+
+
+class AccessRule(NamedTuple):
+    """A method and a path; `*` and `{name}` stand for (part of) one segment, `**` for anything."""
+
+    method: str
+    path: str
+
+    def admits(self, method: str, path: str) -> bool:
+        """Tell whether it is for this request; for none whose path is very long."""
+        is_long = len(path) > _LONGEST_PATH
+        return method == self.method and not is_long and _compiled(self.path).matches(path)
+
+
+@lru_cache(maxsize=1_000)
+def _compiled(path: str) -> Pattern:
+    """The pattern of a path, in which `{name}` is as `*`."""
+    found = _PATH_TOKEN.finditer(path)
+    return Pattern(_WILDCARDS.get(str(one.lastgroup)) or one[0] for one in found)
 
 
 class How(Enum):

@@ -1,9 +1,18 @@
-"""What stores refuse, in one text each for all drivers."""
+"""What stores refuse, in one text each for all drivers, and which edits they refuse."""
 
 from collections.abc import Collection
+from typing import NamedTuple
 
-from zaqar_lite.domain.errors import Conflict, LimitReached, NotFound, QueueChanged, Unsupported
-from zaqar_lite.domain.models import QueueRef, RefusalReason
+from zaqar_lite.domain.errors import (
+    Conflict,
+    DueChanged,
+    Invalid,
+    LimitReached,
+    NotFound,
+    QueueChanged,
+    Unsupported,
+)
+from zaqar_lite.domain.models import Edit, QueueRef, RefusalReason
 
 
 def no_message(message_id: str) -> NotFound:
@@ -53,6 +62,35 @@ def delete_refusal(holder: str | None, claim_ids: Collection[str]) -> RefusalRea
     if holder is None:
         return RefusalReason.NOT_CLAIMED if claim_ids else None
     return None if holder in claim_ids else RefusalReason.CLAIMED
+
+
+class Deadlines(NamedTuple):
+    """When a message's delay ends, and when the message expires."""
+
+    due: int
+    expires: int
+
+
+def edited(edit: Edit, before: Deadlines, now: int) -> Deadlines:
+    """The deadlines of a message after an edit; a message that is not delayed was due before.
+
+    Raises:
+        Conflict: it is not delayed (any more).
+        DueChanged: it is due at another instant than its editor has seen.
+        Invalid: it would expire before its delay is over.
+    """
+    if before.due <= now:
+        raise not_delayed(edit.message_id)
+    if edit.if_due is not None and edit.if_due // 1000 != before.due // 1000:
+        raise DueChanged(edit.message_id)
+    due = before.due if edit.delay_ms is None else now + edit.delay_ms
+    expires = before.expires if edit.ttl_ms is None else now + edit.ttl_ms
+    if expires < due:
+        raise Invalid(
+            f"Message {edit.message_id} would expire {due - expires} ms before its delay is over: "
+            "give a longer ttl or a shorter delay."
+        )
+    return Deadlines(due, expires)
 
 
 def _seconds(milliseconds: int) -> int:

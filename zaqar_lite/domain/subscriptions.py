@@ -23,7 +23,6 @@ from zaqar_lite.domain.metadata import is_queue_name
 from zaqar_lite.domain.models import MAX_RECORD, QueueRef, Record
 from zaqar_lite.domain.retry_policy import ATTRIBUTE as RETRY_POLICY
 from zaqar_lite.domain.retry_policy import parse_policy
-from zaqar_lite.domain.sealed import check_opened
 
 KIND = "subscription"
 SCHEMES = ("http", "https", "mailto", "trust+http", "trust+https")
@@ -138,12 +137,7 @@ class Subscription:
 
     @classmethod
     def decode(cls, record: Record) -> Self:
-        """Read a record.
-
-        Raises:
-            Unavailable: it is sealed.
-        """
-        check_opened(record.value, "subscription")
+        """Read a record."""
         queue, _, identifier = record.name.partition("/")
         value = json.loads(record.value)
         stored = {name: value[name] for name in _STORED if name in value}

@@ -61,11 +61,10 @@ from zaqar_lite.domain.models import (
     Record,
 )
 from zaqar_lite.domain.posts import NewMessage
-from zaqar_lite.domain.sealed import PREFIX, is_sealed
 from zaqar_lite.domain.settlements import Act, Settlement
 from zaqar_lite.domain.yielding import Turns, in_steps
 from zaqar_lite.service.caching import Cache
-from zaqar_lite.service.records import Kind
+from zaqar_lite.service.records import PREFIX, Kind, is_sealed
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 

@@ -16,7 +16,6 @@ from zaqar_lite.domain.errors import (
     QuotaReached,
     Unavailable,
 )
-from zaqar_lite.domain.histories import HistoryPage, HistoryState
 from zaqar_lite.domain.limits import Limits, page_limit
 from zaqar_lite.domain.metadata import Operation, apply_patch
 from zaqar_lite.domain.models import (
@@ -24,6 +23,8 @@ from zaqar_lite.domain.models import (
     Claimed,
     ClaimRequest,
     DelayMode,
+    HistoryPage,
+    HistoryState,
     QueueRecord,
     QueueRef,
     Stats,

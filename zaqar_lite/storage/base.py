@@ -45,7 +45,6 @@ from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 
 from zaqar_lite.domain.errors import Unsupported
-from zaqar_lite.domain.histories import HistoryPage, HistoryState
 from zaqar_lite.domain.models import (
     NO_RETRIES,
     Capability,
@@ -53,6 +52,8 @@ from zaqar_lite.domain.models import (
     Claimed,
     ClaimRequest,
     Edit,
+    HistoryPage,
+    HistoryState,
     ListQuery,
     Message,
     Move,

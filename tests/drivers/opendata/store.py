@@ -5,8 +5,7 @@ from pathlib import Path
 
 from tests.drivers.store import MINUTE, QUEUE, BothStores
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.histories import HistoryEntry, HistoryState
-from zaqar_lite.domain.models import DelayMode, QueueRef, StoreOptions
+from zaqar_lite.domain.models import DelayMode, HistoryEntry, HistoryState, QueueRef, StoreOptions
 from zaqar_lite.storage.opendata import create
 from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.engine import Batch, Damage, Unreadable

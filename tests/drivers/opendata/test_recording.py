@@ -17,9 +17,8 @@ from tests.drivers.opendata.rfc import decode_active, read_config
 from tests.drivers.opendata.store import Store
 from tests.drivers.store import HOUR, MINUTE, OTHER, QUEUE, THIRD
 from zaqar_lite.domain.errors import NotFound, Unavailable
-from zaqar_lite.domain.histories import HistoryState
 from zaqar_lite.domain.ids import new_claim_id
-from zaqar_lite.domain.models import DeadLetter, ListQuery, Message, RetryPolicy
+from zaqar_lite.domain.models import DeadLetter, HistoryState, ListQuery, Message, RetryPolicy
 from zaqar_lite.domain.posts import Copy, IdempotencyKey, NewMessage
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
 from zaqar_lite.storage.opendata import recorder

@@ -15,8 +15,7 @@ from tests.drivers.opendata.store import Store
 from tests.drivers.store import MINUTE, OTHER, QUEUE, THIRD, texts
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import KeyReused
-from zaqar_lite.domain.histories import HistoryState
-from zaqar_lite.domain.models import Record
+from zaqar_lite.domain.models import HistoryState, Record
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage
 from zaqar_lite.domain.settlements import Act, Settlement
 from zaqar_lite.storage.opendata import create_engine

@@ -24,9 +24,8 @@ from zaqar_lite.api.request import (
 )
 from zaqar_lite.api.routes import DETAILS, INVALID_BODY, LIMIT, MARKER, METADATA, QUEUE_LIMIT, route
 from zaqar_lite.domain.errors import Invalid
-from zaqar_lite.domain.histories import HistoryState
 from zaqar_lite.domain.metadata import idle_limit, parse_patch, unknown_keys, visible
-from zaqar_lite.domain.models import Message
+from zaqar_lite.domain.models import HistoryState, Message
 from zaqar_lite.domain.topics import name_of
 from zaqar_lite.service.identity.authorization import Authorizer
 from zaqar_lite.service.presigned_urls import PresignedUrls

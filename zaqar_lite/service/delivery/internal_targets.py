@@ -18,13 +18,13 @@ from zaqar_lite.domain.errors import Invalid, KeyReused, TooMany, Unavailable, Z
 from zaqar_lite.domain.identity import DELIVERIES_PROJECT
 from zaqar_lite.domain.models import Message, QueueRef
 from zaqar_lite.domain.posts import NewMessage
-from zaqar_lite.domain.sealed import is_sealed
 from zaqar_lite.domain.topics import queue_in
 from zaqar_lite.service.delivery.attempt import Answer, Notification, Transport
 from zaqar_lite.service.delivery.outbox import QueueWorker, decode_forwarded, encode, put
 from zaqar_lite.service.long_polling import LongPolling
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.post_validation import Draft
+from zaqar_lite.service.records import is_sealed
 from zaqar_lite.storage.base import MessageStore
 
 if TYPE_CHECKING:

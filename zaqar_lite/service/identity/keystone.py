@@ -13,9 +13,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from zaqar_lite.domain.access_rules import AccessRule
 from zaqar_lite.domain.errors import Unauthenticated, Unavailable
-from zaqar_lite.domain.identity import How, Principal, is_project_id
+from zaqar_lite.domain.identity import AccessRule, How, Principal, is_project_id
 from zaqar_lite.service.identity.authentication import Credential, Place
 
 logger = logging.getLogger("zaqar_lite")

@@ -25,12 +25,12 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Forbidden, Invalid, NotFound, RecordDamaged, Unavailable
 from zaqar_lite.domain.identity import How, Principal
 from zaqar_lite.domain.models import Record
-from zaqar_lite.domain.sealed import is_sealed
-from zaqar_lite.domain.subscriptions import KIND as SUBSCRIPTION
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.service.background import Background, BackgroundWorker
 from zaqar_lite.service.caching import Cache
 from zaqar_lite.service.identity.keystone import Keystone, parse_token
+from zaqar_lite.service.records import is_sealed
+from zaqar_lite.service.subscriptions.subscriber_cache import subscription_kind
 from zaqar_lite.storage.management import ManagementStore
 
 logger = logging.getLogger(__name__)
@@ -72,6 +72,7 @@ class Trusts(BackgroundWorker):
     def __init__(self, keystone: Keystone, management: ManagementStore, clock: Clock) -> None:
         self._keystone = keystone
         self._management = management
+        self._subscriptions = subscription_kind(management)
         self._clock = clock
         self._left: set[tuple[str, str]] = set()
         self._after: tuple[str, str] | None = None
@@ -176,13 +177,11 @@ class Trusts(BackgroundWorker):
         trust = json.decode(record.value, type=Trust)
         trust_id = trust.id or record.name
         try:
-            found = await self._management.get_record(SUBSCRIPTION, record.project, trust.of)
+            found = await self._subscriptions.find(record.project, trust.of)
         except RecordDamaged:
             return  # until somebody deletes it
-        if found is not None:
-            subscription = Subscription.decode(found)
-            if subscription.trust == trust_id and subscription.disabled is None:
-                return
+        if found is not None and found.trust == trust_id and found.disabled is None:
+            return
         if self._clock.now_ms() - trust.at < unused_ms:
             return
         await self._end(trust_id)

@@ -10,13 +10,6 @@ from bson import Int64
 from bson.datetime_ms import DatetimeMS
 
 from zaqar_lite.domain.attempts import MAX_CLAIMS, MOVED, Ended, with_attempt
-from zaqar_lite.domain.edits import Deadlines, edited
-from zaqar_lite.domain.endings import (
-    PARKED_MARGIN_MS,
-    Ending,
-    HandOut,
-    outcome_without_lease,
-)
 from zaqar_lite.domain.models import (
     MAX_REDRIVEN,
     ClaimRequest,
@@ -26,8 +19,15 @@ from zaqar_lite.domain.models import (
     QueueRef,
     RetryPolicy,
 )
-from zaqar_lite.domain.refusals import no_failed_list
-from zaqar_lite.domain.settlements import Act, Outcome, Settlement
+from zaqar_lite.domain.refusals import Deadlines, edited, no_failed_list
+from zaqar_lite.domain.settlements import (
+    PARKED_MARGIN_MS,
+    Act,
+    Ending,
+    HandOut,
+    Outcome,
+    Settlement,
+)
 from zaqar_lite.storage.mongodb import states
 from zaqar_lite.storage.mongodb.documents import attempts_of, stored_attempt
 from zaqar_lite.storage.mongodb.indexes import Document
@@ -51,8 +51,8 @@ class Transitions(NamedTuple):
         is_held, is_last_claim = self.state.is_held(document), document.get("cid") == claim_id
         if not is_held or not is_last_claim:
             ended = Ended(document["l"]) if document.get("l") else None
-            return outcome_without_lease(
-                settlement, is_held=is_held, is_last_claim=is_last_claim, ended=ended
+            return settlement.without_lease(
+                is_held=is_held, is_last_claim=is_last_claim, ended=ended
             )
         match settlement.act:
             case Act.ACK:

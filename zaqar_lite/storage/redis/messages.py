@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import Any
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.edits import Deadlines, edited
 from zaqar_lite.domain.ids import Marker, is_claim_id, is_message_id
 from zaqar_lite.domain.models import (
     Capability,
@@ -22,7 +21,7 @@ from zaqar_lite.domain.models import (
     SweepResult,
     no_retries,
 )
-from zaqar_lite.domain.refusals import no_claim, no_message
+from zaqar_lite.domain.refusals import Deadlines, edited, no_claim, no_message
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.redis.claiming import NO_CLAIM, Claiming
 from zaqar_lite.storage.redis.codec import pack_client, pack_group, read_message, read_messages

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from zaqar_lite.domain.attempts import MAX_CLAIMS
-from zaqar_lite.domain.endings import Ending
 from zaqar_lite.domain.ids import new_claim_id
 from zaqar_lite.domain.models import (
     Claimed,
@@ -18,6 +17,7 @@ from zaqar_lite.domain.models import (
     Message,
     RetryPolicy,
 )
+from zaqar_lite.domain.settlements import Ending
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.sql import claims, entries, expiring, history, settling
 from zaqar_lite.storage.sql.database import Database

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 
-from zaqar_lite.domain.histories import HistoryEntry, HistoryPage, HistoryState
+from zaqar_lite.domain.models import HistoryEntry, HistoryPage, HistoryState
 from zaqar_lite.storage.sql import entries
 from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.entries import Entry

@@ -2,9 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 
-from zaqar_lite.domain.edits import Deadlines, edited
 from zaqar_lite.domain.errors import Conflict
-from zaqar_lite.domain.histories import HistoryPage, HistoryState
 from zaqar_lite.domain.models import (
     NO_RETRIES,
     Capability,
@@ -12,6 +10,8 @@ from zaqar_lite.domain.models import (
     Claimed,
     ClaimRequest,
     Edit,
+    HistoryPage,
+    HistoryState,
     ListQuery,
     Message,
     Move,
@@ -25,7 +25,7 @@ from zaqar_lite.domain.models import (
     no_retries,
 )
 from zaqar_lite.domain.posts import IdempotencyKey, KnownKeys, NewMessage, Posted
-from zaqar_lite.domain.refusals import no_claim, no_message
+from zaqar_lite.domain.refusals import Deadlines, edited, no_claim, no_message
 from zaqar_lite.domain.settlements import Outcome, Settled, Settlement
 from zaqar_lite.storage.base import MAX_EXAMINED, MessageStore
 from zaqar_lite.storage.sql import (

@@ -3,10 +3,17 @@
 from collections.abc import Collection, Iterator, Sequence
 
 from zaqar_lite.domain.attempts import MOVED
-from zaqar_lite.domain.endings import PARKED_MARGIN_MS, Ending, HandOut, outcome_without_lease
 from zaqar_lite.domain.models import NO_RETRIES, Move, Origin, QueueRef, Refusal, RetryPolicy
 from zaqar_lite.domain.refusals import delete_refusal
-from zaqar_lite.domain.settlements import Act, Outcome, Settled, Settlement
+from zaqar_lite.domain.settlements import (
+    PARKED_MARGIN_MS,
+    Act,
+    Ending,
+    HandOut,
+    Outcome,
+    Settled,
+    Settlement,
+)
 from zaqar_lite.storage.sql import claims, entries, history
 from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.entries import DELAYED, END_NUMBERS, ENDED, LEASED, PARKED, READY, Entry
@@ -72,8 +79,7 @@ class _Run:
             return Outcome.NOT_FOUND
         holder, act = entry.holder(self._now), wanted.act
         if holder != self._claim:
-            return outcome_without_lease(
-                wanted,
+            return wanted.without_lease(
                 is_held=holder is not None,
                 is_last_claim=entry.claim == self._claim,
                 ended=None if entry.last_end is None else ENDED[entry.last_end],

@@ -5,10 +5,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
-from zaqar_lite.domain.edits import Deadlines, edited
 from zaqar_lite.domain.ids import is_message_id
 from zaqar_lite.domain.models import Edit, Message, Move, QueueRef, Refusal, RefusalReason
-from zaqar_lite.domain.refusals import delete_refusal, no_message
+from zaqar_lite.domain.refusals import Deadlines, delete_refusal, edited, no_message
 from zaqar_lite.domain.settlements import Outcome
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.claiming import Claiming

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from zaqar_lite.domain.attempts import MAX_CLAIMS, Ended
-from zaqar_lite.domain.endings import Ending
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.ids import is_claim_id, new_claim_id
 from zaqar_lite.domain.models import Claimed, ClaimRequest, QueueRef, RetryPolicy
 from zaqar_lite.domain.refusals import no_claim
+from zaqar_lite.domain.settlements import Ending
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.backend import Backend
 from zaqar_lite.storage.swift.ending import ended

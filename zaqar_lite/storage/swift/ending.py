@@ -12,7 +12,7 @@ from functools import reduce
 from typing import Any
 
 from zaqar_lite.domain.attempts import Attempt, Ended, with_attempt
-from zaqar_lite.domain.endings import PARKED_MARGIN_MS, Ending, HandOut
+from zaqar_lite.domain.settlements import PARKED_MARGIN_MS, Ending, HandOut
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.layout import Fetched, Listed, State
 from zaqar_lite.storage.swift.locks import Lease

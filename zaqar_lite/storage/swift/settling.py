@@ -10,12 +10,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from zaqar_lite.domain.attempts import Ended
-from zaqar_lite.domain.endings import Ending, outcome_without_lease
 from zaqar_lite.domain.errors import NotFound
 from zaqar_lite.domain.ids import is_claim_id
 from zaqar_lite.domain.models import NO_RETRIES, Claim, DeadLetter, QueueRef, RetryPolicy
 from zaqar_lite.domain.refusals import no_claim
-from zaqar_lite.domain.settlements import Act, Outcome, Settled, Settlement
+from zaqar_lite.domain.settlements import Act, Ending, Outcome, Settled, Settlement
 from zaqar_lite.storage.swift.claiming import Claiming, Record, is_held
 from zaqar_lite.storage.swift.layout import Fetched, Listed, State
 from zaqar_lite.storage.swift.locks import Lease
@@ -50,9 +49,7 @@ class _Message:
         if not (is_mine and is_held):
             before = Ended(self.state.ended) if self.state.ended else None
             ended = self.ending.outcome if self.ending else before
-            return outcome_without_lease(
-                settlement, is_held=is_held, is_last_claim=is_mine, ended=ended
-            )
+            return settlement.without_lease(is_held=is_held, is_last_claim=is_mine, ended=ended)
         match settlement.act:
             case Act.ACK:
                 self.acked = True
