@@ -160,6 +160,18 @@ def test_requests_of_traced_callers_are_spans_and_lines_of_the_log(collector: Co
     assert "span_id" not in by_queue["none"]
 
 
+def test_a_request_is_no_part_of_the_trace_of_one_before_it(collector: Collector) -> None:
+    env = {"ZAQAR_LITE_TRACE_ENDPOINT": collector.url, "ZAQAR_LITE_TRACE_SHARE": "1"}
+    with ServerProcess("memory://", env=env) as server:
+        for _ in range(4):  # one head, which is parsed only once
+            url = f"{server.url}/v2/queues/q/messages"
+            httpx.get(url, headers=PING_HEADERS).raise_for_status()
+        assert server.terminate() == 0
+    found = [span for span in collector.spans if span.name.endswith("/messages")]
+    assert len({span.trace_id for span in found}) == 4
+    assert not any(span.parent_span_id for span in found)
+
+
 def test_a_collector_that_is_away_does_not_hold_up_the_end() -> None:
     env = {"ZAQAR_LITE_TRACE_ENDPOINT": "http://127.0.0.1:9/v1/traces"}
     with ServerProcess("memory://", env={**env, "ZAQAR_LITE_TRACE_SHARE": "1"}) as server:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Self
 
 from tests.api.conftest import CLIENT_ID, PROJECT
 from tests.server import ServerProcess
+from zaqar_lite.api.request import Head
 
 SENDER = {"Client-ID": CLIENT_ID, "X-Project-ID": PROJECT}
 
@@ -127,3 +128,24 @@ def chunked(method: str, path: str, *parts: bytes, **headers: str) -> bytes:
     named = {"Transfer-Encoding": "chunked", **headers}
     sent = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts)
     return request(method, path, headers=named) + sent + b"0\r\n\r\n"
+
+
+class Unasked:
+    """What takes requests from a reader, and does nothing with them but keeping their heads."""
+
+    def __init__(self) -> None:
+        self.heads: list[Head] = []
+
+    def begin_request(self, head: Head, *, expects_continue: bool) -> None:
+        """Take a head."""
+        self.heads.append(head)
+
+    def take_body(self, part: bytes) -> None:
+        """Take a part of a body."""
+
+    def end_request(self) -> None:
+        """Take the end."""
+
+    def upgrades(self, _: bytes) -> bool:
+        """Leave the connection to HTTP."""
+        return False

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from uvicorn.server import ServerState
 
-from tests.api.sockets import Raw, chunked, established, request
+from tests.api.sockets import Raw, Unasked, chunked, established, request
 from tests.server import ServerProcess
 from zaqar_lite.api.request import Head, Request, Response, Write
 from zaqar_lite.server.connections import HttpConnection, connections_of
@@ -449,66 +449,6 @@ def test_however_its_bytes_are_cut_each_request_gets_its_own_answer(server: Serv
             assert [raw.answer().status for _ in asked] == [status for _, status in asked]
 
 
-def test_a_head_that_is_known_stands_for_the_same_request_only(server: ServerProcess) -> None:
-    """Whether its body comes at once, in pieces, before another request or not at all."""
-    queue = uuid.uuid4().hex
-    post = request("POST", f"/v2/queues/{queue}/messages", MESSAGE)
-    with Raw(server) as raw:
-        for _ in range(3):
-            raw.send(post)
-            assert raw.answer().status == 201
-        raw.send(post[:-5])
-        time.sleep(0.05)
-        raw.send(post[-5:] + post + b"\r\n" + post + post[:20])
-        assert [raw.answer().status for _ in range(3)] == [201] * 3
-        raw.send(post[20:])
-        assert raw.answer().status == 201
-        listed = raw.call("GET", f"/v2/queues/{queue}/messages?echo=true&limit=20").json()
-        assert len(listed["messages"]) == 7
-        raw.send(post[:-5])
-    with Raw(server) as raw:
-        raw.send(request("GET", f"/v2/queues/{queue}/stats"))
-        assert raw.answer().json()["messages"]["total"] == 7
-
-
-class Unasked:
-    """What takes requests from a reader, and does nothing with them."""
-
-    def begin_request(self, head: Head, *, expects_continue: bool) -> None:
-        """Take a head."""
-
-    def take_body(self, part: bytes) -> None:
-        """Take a part of a body."""
-
-    def end_request(self) -> None:
-        """Take the end."""
-
-    def upgrades(self, _: bytes) -> bool:
-        """Leave the connection to HTTP."""
-        return False
-
-
-@pytest.mark.parametrize(
-    ("sent", "is_kept"),
-    [
-        (request("GET", POST), True),
-        (request("POST", POST, length=27), True),
-        (request("POST", "/v2/queues/q/claims?limit=5"), True),
-        (request("DELETE", f"{POST}/{'0' * 32}"), False),
-        (request("DELETE", f"{POST}?ids={'0' * 32}"), False),
-        (request("GET", f"{POST}?marker=7"), False),
-        (request("POST", POST, length=27, headers={"Idempotency-Key": "k"}), False),
-        (request("POST", POST, length=27, headers={"X-Amz-Date": "20261128T000000Z"}), False),
-        (request("GET", POST, headers={"Connection": "close"}), False),
-        (request("POST", POST, headers={"Transfer-Encoding": "chunked"}), False),
-    ],
-)
-def test_only_a_head_that_may_come_again_is_kept(sent: bytes, is_kept: bool) -> None:
-    heads: dict[bytes, Head] = {}
-    RequestReader(Unasked(), heads).feed_head(sent)
-    assert list(heads) == ([sent] if is_kept else [])
-
-
 def test_a_connection_is_kept_as_long_as_the_setting_says(strict: ServerProcess) -> None:
     with Raw(strict) as raw:
         for _ in range(2):
@@ -585,11 +525,8 @@ class Answering:
         await request.read()
         return self._result
 
-    def answers_at_once(self, _: Head) -> bool:
+    def look_at(self, _: Head) -> None:
         """Answer in a task."""
-        return False
-
-    reads_first = answers_at_once
 
 
 async def _answered(result: Response) -> bytes:
@@ -635,7 +572,9 @@ def _begun() -> tuple[HttpConnection, Wire]:
     sent = request("POST", POST, MESSAGE)
     head = sent[: -len(MESSAGE)]
     RequestReader(Unasked(), make.heads).feed_head(head)
-    make.heads[head].was_admitted, make.heads[head].most = True, len(MESSAGE)
+    known = make.heads.find(head)
+    assert known is not None
+    known.admission.reads_first, known.admission.most = True, len(MESSAGE)
     connection, wire = make(None, ServerState()), Wire()
     connection.connection_made(wire)
     connection.data_received(sent[:-5])

@@ -1,11 +1,13 @@
 """What whoever runs the server sees of SQS's requests, and what bounds them."""
 
+import itertools
 import json
 import os
 import socket
 import subprocess
 import sys
 import time
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import orjson
 import pytest
 
 from tests.api.conftest import MakeApi
+from tests.api.sockets import Raw
 from tests.server import ServerProcess
 from tests.sqs.conftest import ACCOUNT, HOST, Sqs
 
@@ -170,6 +173,53 @@ def test_requests_may_come_in_pieces() -> None:
             connection.sendall(head.format("CreateQueue", 1, 9).encode())
             connection.shutdown(socket.SHUT_WR)
             assert connection.recv(65_536) == b""
+
+
+def test_each_request_is_answered_by_its_own_document_and_key() -> None:
+    """Though its head is known but for its length, date and signature, and parsed only once."""
+    with ServerProcess("memory://", "--sqs") as server, Raw(server) as raw:
+        numbers = itertools.count()
+
+        def ask(
+            operation: str, document: bytes, key: str = "first", path: str = "/"
+        ) -> tuple[int, Any]:
+            credential = f"Credential={key}/20261128/r/sqs/aws4_request"
+            named = {
+                "X-Amz-Target": f"AmazonSQS.{operation}",
+                "X-Amz-Date": f"20261128T{next(numbers):06}Z",
+                "Authorization": f"AWS4-HMAC-SHA256 {credential}, Signature={next(numbers):064x}",
+            }
+            lines = [f"{name}: {text}" for name, text in named.items()]
+            head = [
+                f"POST {path} HTTP/1.1",
+                "Host: localhost",
+                *lines,
+                f"Content-Length: {len(document)}",
+            ]
+            raw.send("\r\n".join((*head, "", "")).encode() + document)
+            answer = raw.answer()
+            found = answer.json()
+            return answer.status, found.get("__type", "").rpartition("#")[2] or found
+
+        def of(account: str, **document: Any) -> bytes:
+            return orjson.dumps({"QueueUrl": f"http://x/{account}/jobs", **document})
+
+        for account in ("one", "other"):
+            assert ask("CreateQueue", b'{"QueueName": "jobs"}', path=f"/{account}")[0] == 200
+        for number in range(2):
+            for account in ("one", "other"):
+                sent = of(account, MessageBody=account * (number + 1))
+                assert ask("SendMessage", sent, key=account)[0] == 200
+            assert ask("SendMessage", of("none", MessageBody="x")) == (400, "QueueDoesNotExist")
+            assert ask("SendMessage", b"[") == (400, "SerializationException")
+            large = of("one", MessageBody="x" * 300_000)
+            assert ask("SendMessage", large) == (400, "InvalidParameterValue")
+        for account in ("one", "other"):
+            asked = of(account, MaxNumberOfMessages=10, AttributeNames=["SenderId"])
+            _, found = ask("ReceiveMessage", asked)
+            assert [one["Body"] for one in found["Messages"]] == [account, account * 2]
+            sender = sha256(account.encode()).hexdigest()[:32]
+            assert {one["Attributes"]["SenderId"] for one in found["Messages"]} == {sender}
 
 
 @pytest.mark.parametrize("path", ["/", "/v2/queues/jobs/messages"])

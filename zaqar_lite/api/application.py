@@ -12,9 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import InitVar, dataclass, field
 from functools import partial
 from random import getrandbits
-from typing import TYPE_CHECKING, Protocol
-
-from msgspec import Struct
+from typing import TYPE_CHECKING
 
 from zaqar_lite.api import asgi
 from zaqar_lite.api.asgi import AsgiApp, Lifespan, Receive, Scope, Send, serve_lifespan
@@ -27,6 +25,7 @@ from zaqar_lite.api.request import (
     INVALID_REQUEST,
     NAMING,
     Check,
+    Dialect,
     Head,
     Refused,
     Request,
@@ -56,45 +55,6 @@ _FAILED = 400
 _CALLER = re.compile(rb"req-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TRACE = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(?:-.*)?")
 _STOPS = Unavailable("The server is stopping; whether this was carried out is not known.")
-
-
-class Dialect(Protocol):
-    """Another protocol than HTTP's way of Zaqar, with routes and a form of errors of its own.
-
-    A `header` names the operation, and so the form of the document. The OpenAPI document shows
-    all operations of a dialect as one, by its `name`.
-    """
-
-    name: str
-    header: str
-    media_type: str
-    forms: dict[str, type[Struct]]
-    """The forms of the documents, by what the header may say."""
-
-    @property
-    def routes(self) -> tuple[Route, ...]:
-        """All of its routes; their templates are names, by which nobody finds them."""
-        ...
-
-    def speaks(self, request: Request) -> bool:
-        """Tell whether a request is of this protocol, by its head."""
-        ...
-
-    def find(self, request: Request) -> Route:
-        """The route of a request of this protocol; raises where there is none."""
-        ...
-
-    async def admit(self, request: Request) -> None:
-        """Find out who sends a request that was read, and what it asks of which queue."""
-        ...
-
-    def answers_at_once(self, head: Head) -> bool | None:
-        """Whether a request is probably answered without waiting; None if it is not of these."""
-        ...
-
-    def to_response(self, error: Exception, request: Request) -> Response:
-        """Answer an error in the protocol's form."""
-        ...
 
 
 @dataclass(eq=False, repr=False)
@@ -131,7 +91,7 @@ class Application:
     """Read the files that hold rules again; answer what takes them over, all at once."""
     page: AsgiApp | None = None
     """The page for people, under /ui."""
-    dialect: "Dialect | None" = None
+    dialect: Dialect | None = None
     """Another protocol that is spoken on the same port."""
     traces: "RequestTraces | None" = None
     """Makes spans of the requests that are sampled."""
@@ -181,7 +141,7 @@ class Application:
         """
         self._asked += 1
         request.number = self._asked
-        dialect = None
+        dialect = request.head.admission.dialect
         if request.route is None and request.checks is None:
             request.headers = dict(request.headers)
             if self.dialect is not None and self.dialect.speaks(request):
@@ -192,7 +152,7 @@ class Application:
         started = time.perf_counter()
         try:
             response = None
-            if request.route is None:  # else its head has been through all this before
+            if request.route is None or dialect is not None:  # else its head was let in before
                 response = await self._admit(request, dialect)
             route = request.route
             if response is None and route is not None:
@@ -224,21 +184,18 @@ class Application:
             self._hold(request, response)
         return response
 
-    def answers_at_once(self, head: Head) -> bool:
-        """Whether a request is probably answered without waiting: for messages of a store in here.
+    def look_at(self, head: Head) -> None:
+        """Find out of a head whether it is probably answered without waiting, and when it is begun.
 
-        It runs without a task until it first waits, so nothing before that may use
-        `asyncio.timeout`, which needs one.
+        What asks for messages of a store in here waits for nothing. It runs without a task until it
+        first waits, so nothing before that may use `asyncio.timeout`, which needs one.
         """
-        if not self._is_quick or b"wait=" in head.query_string:
-            return False
-        if self.dialect is not None and (found := self.dialect.answers_at_once(head)) is not None:
-            return found
-        return head.path.startswith(NAMING) and ("/messages" in head.path or "/claims" in head.path)
-
-    def reads_first(self, head: Head) -> bool:
-        """Whether the body of a request is read before anything is checked: one of a dialect."""
-        return self.dialect is not None and self.dialect.answers_at_once(head) is not None
+        path, found = head.path, head.admission
+        is_quick = path.startswith(NAMING) and ("/messages" in path or "/claims" in path)
+        spoken = None if self.dialect is None else self.dialect.answers_at_once(head)
+        if spoken is not None:
+            found.reads_first, is_quick = True, spoken
+        found.at_once = is_quick and self._is_quick and b"wait=" not in head.query_string
 
     async def _answer_elsewhere(self, request: Request) -> Response | None:
         """Answer what is for the page or the document, and guesses; None for any other request."""
@@ -299,6 +256,9 @@ class Application:
 
         They set the request's route; a request that needs none is answered.
         """
+        if request.route is not None and dialect is not None:  # its head has been through the rest
+            await dialect.admit(request)
+            return None
         checks, before = request.checks, self._before
         if checks is not None:
             before = self._before_frames
@@ -352,8 +312,9 @@ class Application:
         assert self.dialect is not None  # noqa: S101 - the route is its own
         record = None if self.auditor is None else self.auditor.recorder(route)
         authorise = None if self.authentication is None else self.authentication.authorise
+        keep = partial(self._keep, route, dialect=self.dialect) if route.hot else None
         found = (
-            *(partial(_enter, route), record, _check_size, self._need_store, Request.read),
+            *(partial(_enter, route), record, _check_size, self._need_store, keep, Request.read),
             *(self.dialect.admit, authorise),
         )
         return tuple(check for check in found if check is not None)
@@ -361,23 +322,23 @@ class Application:
     def _need_store(self, _: Request) -> None:
         self.check_store()
 
-    def _keep(self, route: Route, request: Request) -> None:
+    def _keep(self, route: Route, request: Request, *, dialect: Dialect | None = None) -> None:
         """Keep with the head that it was let in, and what it decides.
 
         Where nobody authenticates, the next request with the same head is let in by it. Only
         requests for messages are kept, so there is nothing to be told to the audit trail. A
         signature may be revoked, and a length that is not in the head must be checked.
         """
-        head = request.head
-        head.was_admitted = True
+        found = request.head.admission
+        found.reads_first = True
         if self.authentication is not None or self.proxies is not None:
             return
         if request.is_signed or b"content-encoding" in request.headers:
             return
-        head.path_values, head.queue = request.path_values, request.queue
-        head.project, head.client_id = request.project, request.client_id
-        head.parameters = request.parameters
-        head.route, head.most = route, route.largest_body
+        found.path_values, found.queue = request.path_values, request.queue
+        found.project, found.client_id = request.project, request.client_id
+        found.parameters = request.parameters
+        found.route, found.most, found.dialect = route, route.largest_body, dialect
 
 
 def _refusal(error: Exception, request: Request, dialect: Dialect | None) -> Response:

@@ -12,8 +12,7 @@ from msgspec.json import schema_components
 from starlette.requests import Request
 from starlette.responses import Response
 
-from zaqar_lite.api.application import Dialect
-from zaqar_lite.api.request import VARIABLE, Route
+from zaqar_lite.api.request import VARIABLE, Dialect, Route
 from zaqar_lite.api.routes import OPENAPI_PATH, RouteTree
 from zaqar_lite.api.v2.claims import OneSettlement, Settlements
 from zaqar_lite.api.v2.pools import FlavorChange, NewFlavor, NewPool, PoolChange

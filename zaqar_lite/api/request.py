@@ -108,7 +108,8 @@ SMALL_BODY = 4_096
 """Bytes: what a document that is neither messages nor metadata may have."""
 _NO_QUEUE = QueueRef("", "")
 _GZIP = 16 + zlib.MAX_WBITS
-_LONGEST_LENGTH = 18
+LONGEST_LENGTH = 18
+"""Digits of a Content-Length."""
 
 
 class Response(Struct, eq=False):
@@ -146,21 +147,39 @@ def warning(*texts: str | None) -> Headers:
     return ((b"zaqar-lite-warning", warnings.encode("ascii", "replace")),) if warnings else ()
 
 
+class Admission(Struct, eq=False):
+    """What was found out by a head alone, whatever its length, date and ids are.
+
+    With `at_once` a request is probably answered without waiting. If it `reads_first`, one like it
+    has passed its checks, or is read before these: it is begun once its body has come. The others
+    are empty unless the head alone decides who asks for what (see `Application`).
+    """
+
+    at_once: bool = False
+    reads_first: bool = False
+    route: "Route | None" = None
+    """Answers a request that has at most `most` bytes, without further checks."""
+    most: int = 0
+    dialect: "Dialect | None" = None
+    """The protocol of such a request, which has more to ask of it."""
+    path_values: tuple[str, ...] = ()
+    queue: QueueRef = _NO_QUEUE
+    project: str = ""
+    client_id: str = ""
+    parameters: dict[str, list[str]] | None = None
+
+
 class Head:
-    """The head of a request, and what was found out by it alone.
+    """The head of a request.
 
     `headers` has lower-case names, and of a repeated header the last value; `repeated` are the
     names that were sent more than once. `size` is the length of the body: -1 if it is chunked. A
-    server keeps heads by their bytes, so nothing may change one. The attributes below `size` are
-    empty unless the head alone decides who asks for what (see `Application`); with `at_once` it
-    is probably answered without waiting. If it `was_admitted`, a request with it passed its checks,
-    or is read before these: it is begun once its body has come.
+    server keeps heads by their bytes, so nothing may change one but its `admission`.
     """
 
     __slots__ = (
-        *("at_once", "client_id", "headers", "keeps_alive", "method", "most", "parameters", "path"),
-        *("path_values", "project", "query_string", "queue", "raw_path", "repeated", "route"),
-        *("size", "was_admitted"),
+        *("admission", "headers", "keeps_alive", "method", "path", "query_string", "raw_path"),
+        *("repeated", "size"),
     )
 
     def __init__(
@@ -181,15 +200,19 @@ class Head:
         self.repeated = () if len(headers) == len(sent) else _repeated(sent)
         self.keeps_alive = keeps_alive
         length = headers.get(b"content-length", b"0")
-        self.size = int(length) if length.isdigit() and len(length) <= _LONGEST_LENGTH else 0
+        self.size = int(length) if length.isdigit() and len(length) <= LONGEST_LENGTH else 0
         if b"transfer-encoding" in headers:
             self.size = -1
-        self.route: Route | None = None
-        self.path_values: tuple[str, ...] = ()
-        self.project = self.client_id = ""
-        self.queue, self.most = _NO_QUEUE, 0
-        self.parameters: dict[str, list[str]] | None = None
-        self.at_once = self.was_admitted = False
+        self.admission = Admission()
+
+    def with_headers(self, headers: Mapping[bytes, bytes], size: int) -> "Head":
+        """The head of another request, of which only these headers and the size differ."""
+        other = Head.__new__(Head)
+        other.method, other.raw_path, other.path = self.method, self.raw_path, self.path
+        other.query_string, other.repeated = self.query_string, self.repeated
+        other.keeps_alive, other.admission = self.keeps_alive, self.admission
+        other.headers, other.size = {**self.headers, **headers}, size
+        return other
 
 
 def _repeated(sent: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, ...]:
@@ -273,14 +296,15 @@ class Request(Struct, eq=False, weakref=True):
     """The parameters, once somebody asked for them."""
 
     def __post_init__(self) -> None:
-        head = self.head
+        head, found = self.head, self.head.admission
         self.method, self.path, self.query_string = head.method, head.path, head.query_string
-        self.headers, self.size, self.most = head.headers, head.size, head.most
-        self.path_values, self.queue = head.path_values, head.queue
-        self.project, self.client_id, self.given = head.project, head.client_id, head.parameters
+        self.headers, self.size, self.most = head.headers, head.size, found.most
+        self.path_values, self.queue = found.path_values, found.queue
+        self.project, self.client_id = found.project, found.client_id
+        self.given = found.parameters
         if len(self.document) == head.size:
-            self.route = head.route
-            self.is_read = head.route is not None
+            self.route = found.route
+            self.is_read = found.route is not None
 
     @property
     def request_id(self) -> str:
@@ -467,6 +491,45 @@ class Route:
     def names_queue(self) -> bool:
         """Whether the first variable of its path is a queue or a topic."""
         return self.template.startswith(NAMING)
+
+
+class Dialect(Protocol):
+    """Another protocol than HTTP's way of Zaqar, with routes and a form of errors of its own.
+
+    A `header` names the operation, and so the form of the document. The OpenAPI document shows
+    all operations of a dialect as one, by its `name`.
+    """
+
+    name: str
+    header: str
+    media_type: str
+    forms: dict[str, type[Struct]]
+    """The forms of the documents, by what the header may say."""
+
+    @property
+    def routes(self) -> tuple[Route, ...]:
+        """All of its routes; their templates are names, by which nobody finds them."""
+        ...
+
+    def speaks(self, request: Request) -> bool:
+        """Tell whether a request is of this protocol, by its head."""
+        ...
+
+    def find(self, request: Request) -> Route:
+        """The route of a request of this protocol; raises where there is none."""
+        ...
+
+    async def admit(self, request: Request) -> None:
+        """Find out who sends a request that was read, and what it asks of which queue."""
+        ...
+
+    def answers_at_once(self, head: Head) -> bool | None:
+        """Whether a request is probably answered without waiting; None if it is not of these."""
+        ...
+
+    def to_response(self, error: Exception, request: Request) -> Response:
+        """Answer an error in the protocol's form."""
+        ...
 
 
 def _decompressed(data: bytes, most: int) -> bytes:

@@ -74,7 +74,8 @@ class RequestTraces:
         )
         own: dict[str, str] = {}
         _PROPAGATOR.inject(own, trace.set_span_in_context(span))
-        request.headers[b"traceparent"] = own["traceparent"].encode()
+        named = {b"traceparent": own["traceparent"].encode()}
+        request.headers = {**request.headers, **named}  # they may be other requests' too
         return span
 
     def end(self, span: Span, request: Request, status: int) -> None:

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from zaqar_lite import __version__
-from zaqar_lite.api.application import Application, Dialect
+from zaqar_lite.api.application import Application
 from zaqar_lite.api.asgi import AsgiApp, Receive, Scope, Send
 from zaqar_lite.api.auditing import Auditor
 from zaqar_lite.api.authentication import RequestAuthentication
 from zaqar_lite.api.checks import Checks
 from zaqar_lite.api.long_polling import LongRequests, Polling
 from zaqar_lite.api.render import Renderer
-from zaqar_lite.api.request import Route
+from zaqar_lite.api.request import Dialect, Route
 from zaqar_lite.api.routes import RouteTree, on_topics, routes_of
 from zaqar_lite.api.v2.claims import ClaimActions
 from zaqar_lite.api.v2.events import EventActions

@@ -21,12 +21,12 @@ from zaqar_lite.server.http1 import (
     FULL,
     LAST_CHUNK,
     LONGEST_KEPT,
-    MOST_KEPT,
     NO_HTTP,
     NO_UPGRADE,
     SOCKETS_ONLY,
     TOO_LARGE,
     ClientConnection,
+    KnownHeads,
     RequestReader,
     ServerState,
     Upgraded,
@@ -36,7 +36,6 @@ from zaqar_lite.server.http1 import (
 )
 from zaqar_lite.server.logs import LogThrottle
 from zaqar_lite.server.sockets import SocketProtocol
-from zaqar_lite.service.caching import Cache
 from zaqar_lite.settings import Settings
 
 logger = logging.getLogger("zaqar_lite")
@@ -100,7 +99,7 @@ class HttpConnection(ClientConnection):
     """
 
     application: Application
-    heads: dict[bytes, Head]
+    heads: KnownHeads
     read_timeout: float
     total_timeout: float
     keep_alive: float
@@ -250,13 +249,13 @@ class HttpConnection(ClientConnection):
                 if end > 3:
                     answered += 1
                     part = data[start:end]
-                    head = self.heads.get(part)
+                    head = self.heads.find(part)
                     if head is not None and most - end >= head.size:
                         start = end + head.size
                         self._awaits_body = False
                         self._run(Request(head, data[end:start], self))
                         continue
-                    if head is not None and head.was_admitted and head.size <= _UNREAD_BODY:
+                    if head is not None and self._waits_for_body(head):
                         if not self._awaits_body:
                             self._awaits_body, self._begun_at = True, self._heard_at
                         self._unparsed = data[start:]
@@ -305,8 +304,9 @@ class HttpConnection(ClientConnection):
         """Take a request whose body follows, if it has one."""
         if not self._head_bytes:
             self._begun_at = self._heard_at
-        head.at_once = self.application.answers_at_once(head)
-        head.was_admitted = not expects_continue and self.application.reads_first(head)
+        self.application.look_at(head)
+        if expects_continue:
+            head.admission.reads_first = False
         self._request = request = Request(head, source=self)
         self._is_whole, self._expects = False, expects_continue
         self._body = bytearray()
@@ -382,9 +382,14 @@ class HttpConnection(ClientConnection):
         """Begin to answer the next request that has arrived, if there is still a client."""
         while self._queue and not (self._is_busy or self._writable or self._is_closed):
             head, is_whole = self._queue[0].head, self._is_whole or len(self._queue) > 1
-            if not is_whole and head.was_admitted and 0 <= head.size <= _UNREAD_BODY:
+            if not is_whole and self._waits_for_body(head):
                 return
             self._run(self._queue.pop(0))
+
+    @staticmethod
+    def _waits_for_body(head: Head) -> bool:
+        """Whether a request is begun once its body has come."""
+        return head.admission.reads_first and 0 <= head.size <= _UNREAD_BODY
 
     def _run(self, request: Request) -> None:
         """Have a request answered: at once if that needs no waiting, else in a task."""
@@ -396,7 +401,7 @@ class HttpConnection(ClientConnection):
         request.link, request.address, request.peer_names = self, self.address, self.peer_names
         request.is_secure = self.is_secure
         answering = self.application.answer(request)
-        if request.head.at_once:
+        if request.head.admission.at_once:
             try:
                 waited = answering.send(None)
             except StopIteration as ended:
@@ -597,7 +602,7 @@ def connections_of(application: Application, settings: Settings) -> type[HttpCon
     largest = max(settings.max_messages_post_size, settings.max_queue_metadata)
     Socket.sockets, Socket.largest = application.sockets, largest + _AROUND_A_FRAME
     Socket.interval, Socket.silence = settings.request_timeout / 3, settings.request_timeout
-    Served.application, Served.heads, Served.socket = application, Cache(MOST_KEPT), Socket
+    Served.application, Served.heads, Served.socket = application, KnownHeads(), Socket
     Served.read_timeout, Served.keep_alive = settings.request_timeout, settings.keep_alive
     Served.total_timeout = 5 * settings.request_timeout
     Served.most = _allow_files(settings.max_connections)

@@ -2,14 +2,24 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Coroutine, Sequence
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, Protocol, cast
 
 import httptools
 
 from zaqar_lite.api.asgi import NO_CONTENT
-from zaqar_lite.api.request import FIRST_DIGITS, Head, Request, Response, do_nothing
+from zaqar_lite.api.request import (
+    FIRST_DIGITS,
+    LONGEST_LENGTH,
+    Head,
+    Request,
+    Response,
+    do_nothing,
+)
+from zaqar_lite.service.caching import Cache
 
 
 class ServerState(Protocol):
@@ -66,12 +76,20 @@ class ClientConnection(asyncio.Protocol):
         return task
 
 
-MOST_KEPT = 1_024
+_MOST_KEPT = 1_024
 """How many heads are kept."""
-_SLASHES = 4
-"""How many slashes /v2/queues/NAME/messages has; what lies below has an id."""
+_SLASHES = 5
+"""How many `/` the line `POST /v2/queues/NAME/messages HTTP/1.1` has; what lies below has an id."""
 _UNIQUE = frozenset((b"idempotency-key", b"traceparent", b"x-amz-date", b"x-openstack-request-id"))
 """Headers that have another value in each request."""
+_CUT = re.compile(
+    rb"(\r\n(?:"
+    rb"(?i:content-length|idempotency-key|traceparent|x-openstack-request-id"
+    rb"|x-amz-date|amz-sdk-invocation-id|amz-sdk-request): ?"
+    rb"|(?i:authorization): ?AWS4-HMAC-SHA256 [!-~ ]*Signature="
+    rb"))([!-~]+(?: [!-~]+)*)(?=\r\n)"
+)
+"""A value that clients write anew in each request, behind its header's name."""
 LONGEST_KEPT = 2_048
 """Bytes of a head that may be kept."""
 NO_UPGRADE = "Unsupported upgrade request."
@@ -102,25 +120,72 @@ class Upgraded(Exception):
         self.handshake = handshake
 
 
-def _may_come_again(target: bytes, head: Head) -> bool:
-    """Whether a head names no single message, claim, page, trace or post."""
-    names_one = target.count(b"/") > _SLASHES or b"ids=" in target or b"marker=" in target
-    return not names_one and _UNIQUE.isdisjoint(head.headers)
+class KnownHeads:
+    """Heads by their bytes: most clients send the same one again and again.
+
+    What a parser makes of a head that it reads from the first to the last byte depends on nothing
+    else, so a head that is found here need not be parsed. A head is found by its bytes without its
+    length, date and ids too, and it is as good as another in which these were cut out of the same
+    places. Only heads of requests that leave the connection open, and whose bodies have a
+    Content-Length or are none, are kept.
+    """
+
+    def __init__(self) -> None:
+        self._heads: Cache[bytes | tuple[bytes, ...], Head] = Cache(_MOST_KEPT)
+
+    def find(self, data: bytes) -> Head | None:
+        """The head that these bytes are, if it is known."""
+        if (found := self._heads.get(data)) is not None or _names_one(data):
+            return found
+        parts = _CUT.split(data)
+        values = parts[2::3]
+        del parts[2::3]
+        if (found := self._heads.get(tuple(parts))) is None:
+            return None
+        headers = {}
+        for before, value in zip(parts[1::2], values, strict=True):
+            name, begin = _header_of(before)
+            headers[name] = begin + value
+        length = headers.get(b"content-length", b"0")
+        if not length.isdigit() or len(length) > LONGEST_LENGTH:
+            return None
+        size, admission = int(length), found.admission
+        if (size > 0) is not (found.size > 0) or (admission.route and size > admission.most):
+            return None  # what was found out of the other is not true of this one
+        return found.with_headers(headers, size)
+
+    def keep(self, data: bytes, head: Head) -> None:
+        """Keep a head, unless it names a single message, claim or page."""
+        if _names_one(data):
+            return
+        if _UNIQUE.isdisjoint(head.headers):
+            self._heads[data] = head
+        parts = _CUT.split(data)
+        if len(parts) > 1 and not (head.repeated or b"\r\n " in data or b"\r\n\t" in data):
+            del parts[2::3]
+            self._heads[tuple(parts)] = head
+
+
+def _names_one(head: bytes) -> bool:
+    """Whether the first line of a head names a single message or claim, some, or a page."""
+    line = head[: head.find(b"\r")]
+    return line.count(b"/") > _SLASHES or b"ids=" in line or b"marker=" in line
+
+
+@lru_cache(_MOST_KEPT)
+def _header_of(before: bytes) -> tuple[bytes, bytes]:
+    """The name of a header, and what its value begins with."""
+    name, _, begin = before[2:].partition(b":")
+    return name.lower(), begin.lstrip(b" ")
 
 
 class RequestReader:
-    """Parse the bytes of one connection; any error of httptools means that they are no HTTP.
-
-    `heads` are heads by their bytes: most clients send the same one again and again. What a parser
-    makes of a head that it reads from the first to the last byte depends on nothing else, so a head
-    that is found there need not be parsed. Only heads of requests that leave the connection open,
-    and whose bodies have a Content-Length or are none, are kept there.
-    """
+    """Parse the bytes of one connection; any error of httptools means that they are no HTTP."""
 
     __slots__ = ("_begun", "_has_body", "_head", "_headers", "_heads", "_is_upgrade", "_parser",
                  "_requests", "_url", "reads_head")  # fmt: skip
 
-    def __init__(self, requests: Requests, heads: dict[bytes, Head]) -> None:
+    def __init__(self, requests: Requests, heads: KnownHeads) -> None:
         self._requests = requests
         self._heads = heads
         self._parser = httptools.HttpRequestParser(self)
@@ -157,8 +222,8 @@ class RequestReader:
         self.feed(data)
         head = self._head
         is_whole = self._begun == 1 and head is not None and not self._has_body
-        if is_whole and head is not None and head.keeps_alive and _may_come_again(self._url, head):
-            self._heads[data] = head
+        if is_whole and head is not None and head.keeps_alive:
+            self._heads.keep(data, head)
 
     def _begin(self) -> None:
         self._begun, self._head, self._has_body = 0, None, False

@@ -208,8 +208,8 @@ class ServedAction:
         given: Mapping[str, Any] = frame.body or {}
         path = VARIABLE.sub(lambda found: quote(given[found[1]], safe=""), self.route.template)
         head = Head(self.route.method, b"", b"", tuple(headers.items()), path=path)
-        head.parameters = {}
         request = Request(head)
+        request.given = {}
         request.checks, request.action = self._checks, self._action
         request.path_values = tuple(given[name] for name in self.path)
         request.document = self.declared.empty

@@ -1,0 +1,159 @@
+"""Heads that are known and not parsed again: each must stand for the same request only."""
+
+import contextlib
+import random
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+
+import httptools
+import pytest
+
+from tests.api.sockets import Raw, Unasked, request
+from tests.server import ServerProcess
+from zaqar_lite.api.request import Head, Route
+from zaqar_lite.domain.identity import Access
+from zaqar_lite.server.http1 import KnownHeads, RequestReader
+
+POST = "/v2/queues/q/messages"
+MESSAGE = b'{"messages": [{"body": 1}]}'
+AWS = "AWS4-HMAC-SHA256 Credential=k, SignedHeaders=host, Signature="
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    """A server with its defaults."""
+    with ServerProcess("memory://") as started:
+        yield started
+
+
+def test_a_head_that_is_known_stands_for_the_same_request_only(server: ServerProcess) -> None:
+    """Whether its body comes at once, in pieces, before another request or not at all."""
+    queue = uuid.uuid4().hex
+    post = request("POST", f"/v2/queues/{queue}/messages", MESSAGE)
+    with Raw(server) as raw:
+        for _ in range(3):
+            raw.send(post)
+            assert raw.answer().status == 201
+        raw.send(post[:-5])
+        time.sleep(0.05)
+        raw.send(post[-5:] + post + b"\r\n" + post + post[:20])
+        assert [raw.answer().status for _ in range(3)] == [201] * 3
+        raw.send(post[20:])
+        assert raw.answer().status == 201
+        listed = raw.call("GET", f"/v2/queues/{queue}/messages?echo=true&limit=20").json()
+        assert len(listed["messages"]) == 7
+        raw.send(post[:-5])
+    with Raw(server) as raw:
+        raw.send(request("GET", f"/v2/queues/{queue}/stats"))
+        assert raw.answer().json()["messages"]["total"] == 7
+
+
+def test_a_head_with_another_length_or_key_is_not_the_one_before(server: ServerProcess) -> None:
+    path = f"/v2/queues/{uuid.uuid4().hex}/messages"
+
+    def post(size: int, key: str) -> bytes:
+        body = b'{"messages": [{"body": "%b"}]}' % (b"x" * size)
+        return request("POST", path, body, headers={"Idempotency-Key": key})
+
+    sent = [(1, "a"), (20, "b"), (3, "a"), (1, "a"), (1, "c"), (7_000_000, "d"), (20, "b")]
+    found: list[list[str]] = []
+    for size, key in sent:
+        with Raw(server) as raw:
+            raw.send(post(size, key))
+            answer = raw.answer()
+            found.append(answer.json().get("resources", [str(answer.status)]))
+    one, two, conflict, again, three, too_large, two_again = found
+    assert (again, two_again) == (one, two)
+    assert (conflict, too_large) == (["409"], ["400"])
+    assert len({*one, *two, *three}) == 3
+    with Raw(server) as raw:
+        listed = raw.call("GET", f"{path}?echo=true").json()["messages"]
+    assert [len(one["body"]) for one in listed] == [1, 20, 1]
+
+
+LINES = (
+    *("Content-Length: 5", "content-length: 57", "Content-Length: 0", "content-length:7"),
+    *("Content-Length:  5", "Content-Length: 5 ", "Content-Length: 0x5", "Content-Length: +5"),
+    *("Content-Length: 5, 5", "Content-Length: ", "Content-Length : 5", "Content-Length: 1 2"),
+    *(f"Content-Length: {'9' * size}" for size in (17, 18, 19, 25)),
+    *("Transfer-Encoding: chunked", "Transfer-Encoding: identity", "Expect: 100-continue"),
+    *("X-Amz-Date: 1", "x-amz-date: 22 2", "X-Amz-Date:\t1", "X-Amz-Date: \x01", "X-Amz-Date:"),
+    *("Idempotency-Key: k", "Idempotency-Key: \xe9", "traceparent: 00-a-b-01", " folded: 1"),
+    *("\tfolded", "Authorization: AWS4-HMAC-SHA256 Credential=k/d, Signature=0a", "X-Y: 1"),
+    *("authorization: AWS4-HMAC-SHA256 Signature=a, Signature=b", "Authorization: Signature=1"),
+    *("Connection: close", "Connection: Upgrade", "Upgrade: websocket", "X: \r\nContent-Length: 1"),
+)
+"""Lines of heads, many of which are wrong or dangerous."""
+
+
+def test_a_head_is_found_only_if_the_parser_makes_the_same_of_it() -> None:
+    """Else a request could be hidden in another one's body."""
+    chance = random.Random(41)
+    heads, found = KnownHeads(), 0
+    for _ in range(20_000):
+        lines = ("POST / HTTP/1.1", "Host: h", *chance.choices(LINES, k=chance.randint(0, 4)))
+        data = "\r\n".join((*lines, "", "")).encode("latin-1")
+        parsed = Unasked()
+        with contextlib.suppress(httptools.HttpParserError):
+            RequestReader(parsed, KnownHeads()).feed(data)
+        if (known := heads.find(data)) is not None:
+            (expected,) = parsed.heads
+            for name in set(Head.__slots__) - {"admission"}:
+                assert getattr(known, name) == getattr(expected, name), (data, name)
+            found += 1
+        with contextlib.suppress(httptools.HttpParserError):
+            RequestReader(Unasked(), heads).feed_head(data)
+    assert found > 1_000
+
+
+@pytest.mark.parametrize(
+    ("sent", "like", "is_found"),
+    [
+        ({"Content-Length": "27"}, {"Content-Length": "5"}, True),
+        ({"Content-Length": "27"}, {"Content-Length": "0"}, False),
+        ({"Content-Length": "27"}, {"content-length": "27"}, False),
+        ({"Content-Length": "27"}, {"Content-Length": "28"}, True),
+        ({"Content-Length": "27"}, {"Content-Length": "101"}, False),
+        ({"Idempotency-Key": "k"}, {"Idempotency-Key": "l"}, True),
+        ({"traceparent": "00-1"}, {"traceparent": "00-2"}, True),
+        ({"X-Amz-Date": "1", "Content-Length": "1"}, {"X-Amz-Date": "2"}, False),
+        ({"Authorization": f"{AWS}a"}, {"Authorization": f"{AWS}b"}, True),
+        ({"Authorization": f"{AWS}a"}, {"Authorization": f"{AWS[:-1]}2, Signature=a"}, False),
+        ({"Authorization": "Bearer a"}, {"Authorization": "Bearer b"}, False),
+    ],
+)
+def test_a_head_is_like_one_that_differs_in_its_length_date_and_ids(
+    sent: Mapping[str, str], like: Mapping[str, str], is_found: bool
+) -> None:
+    heads, unasked = KnownHeads(), Unasked()
+    RequestReader(unasked, heads).feed_head(request("POST", POST, headers=sent))
+    (known,) = unasked.heads
+    known.admission.route, known.admission.most = Route("POST", POST, Access(None, None), ()), 100
+    found = heads.find(request("POST", POST, headers=like))
+    assert (found is not None) is is_found
+    if found is not None:
+        assert found.admission is known.admission
+        assert found.headers == {
+            **known.headers,
+            **{name.lower().encode(): value.encode() for name, value in like.items()},
+        }
+
+
+@pytest.mark.parametrize(
+    ("sent", "is_kept"),
+    [
+        (request("GET", POST), True),
+        (request("POST", POST, length=27), True),
+        (request("POST", "/v2/queues/q/claims?limit=5"), True),
+        (request("DELETE", f"{POST}/{'0' * 32}"), False),
+        (request("DELETE", f"{POST}?ids={'0' * 32}"), False),
+        (request("GET", f"{POST}?marker=7"), False),
+        (request("GET", POST, headers={"Connection": "close"}), False),
+        (request("POST", POST, headers={"Transfer-Encoding": "chunked"}), False),
+    ],
+)
+def test_only_a_head_that_may_come_again_is_kept(sent: bytes, is_kept: bool) -> None:
+    heads = KnownHeads()
+    RequestReader(Unasked(), heads).feed_head(sent)
+    assert (heads.find(sent) is not None) is is_kept
