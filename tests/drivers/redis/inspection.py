@@ -10,8 +10,8 @@ from zaqar_lite.storage.redis.keys import PREFIX
 
 KEPT = {"queue", "sources", "names", "exposing", "visits", "intents"}
 """Kinds that have no expiry: the user's configuration, and indexes whose members are removed."""
-STATES = ("ready", "aside", "waiting", "held", "lapsed")
-"""Kinds of indexes, of which each message is in one: by its state, and `aside` by its priority."""
+STATES = ("ready", "waiting", "held", "lapsed")
+"""Kinds of indexes, of which each message is in one."""
 
 
 @contextmanager
@@ -51,7 +51,6 @@ def check_queue(client: Any, tag: str, keys: dict[str, bytes], offset_ms: int) -
     assert set().union(*states) == set(messages), f"{tag}: a message without a state, or reverse"
     assert sum(map(len, states)) == len(messages), f"{tag}: a message in two states"
     assert members("expiry") == set(messages)
-    assert members("ranked") == members("aside")
     assert members("due") == members("waiting")
     assert set(tracks) <= set(messages)
     grouped = {position for position, record in messages.items() if record[31] & 4}

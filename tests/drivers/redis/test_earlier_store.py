@@ -45,7 +45,7 @@ async def test_every_message_is_in_its_state(earlier: QueueUnderTest) -> None:
     assert (held.headers, held.claim_count) == ({"trace": "1"}, 1)
     assert await earlier.outcomes(EARLIER["claim"], ack(held.id)) == [Outcome.DONE]
     earlier.advance(11 * MINUTE)
-    assert texts((await earlier.claim(2, mode=DelayMode.HONOUR)).messages) == ["first", "parked"]
+    assert texts((await earlier.claim(2, mode=DelayMode.HONOUR)).messages) == ["parked", "delayed"]
     (parked,) = [one for one in await earlier.listed(limit=10) if one.body == b'"parked"']
     (attempt,) = await earlier.attempts(parked.id)
     assert (attempt.outcome, attempt.reason, attempt.detail) == (Ended.FAILED, "later", "busy")

@@ -145,12 +145,11 @@ async def test_lists_take_turns_and_read_a_few_records_together(queue: QueueUnde
         "\u00fcml\u00e4ut" * 50,
     ],
 )
-@pytest.mark.parametrize("priority", [100, 0, -5, 2**31 - 1])
 @pytest.mark.parametrize("headers", [None, {"a": "b", "\u00e4": "{}"}])
 def test_a_record_reads_back_as_it_was_written(
-    client_id: str, priority: int, headers: dict[str, str] | None
+    client_id: str, headers: dict[str, str] | None
 ) -> None:
-    message = NewMessage(b'{"a": 1}', 3_600_000, 900_000, None, headers, priority)
+    message = NewMessage(b'{"a": 1}', 3_600_000, 900_000, None, headers)
     (half,) = new_randomness(1)
     blob = pack_new(message, pack_client(client_id), half)
     assert blob[:10] == (3_600_000).to_bytes(5, "big") + (900_000).to_bytes(5, "big")

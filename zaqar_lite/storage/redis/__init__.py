@@ -4,8 +4,8 @@ Data layout. Positions, ids and claim ids are raw bytes; `codec.py` says what is
 track and a claim. A queue has the keys `zl:<kind>:{<project>/<name>}`; `scripts/call.lua` says
 what each kind is. The set `sources` has the queues whose dead-letter queue this one is.
 
-A message is in `messages` and `expiry`, and in exactly one of ready (or ranked and aside), due and
-waiting, held, and lapsed. A claim reads the head of `ready` and nothing else: what is delayed or
+A message is in `messages` and `expiry`, and in exactly one of ready, due and waiting, held, and
+lapsed. A claim reads the head of `ready` and nothing else: what is delayed or
 claimed is in other indexes. Listing merges the indexes that it was asked for.
 
 Each message's lease is in its track. Any script that meets a lapsed lease moves its message from

@@ -25,7 +25,7 @@ from msgspec.structs import astuple
 
 from zaqar_lite.domain.attempts import MAX_CLAIMS, REJECTED, Attempt, Ended
 from zaqar_lite.domain.groups import GROUP_HEADER, group_of
-from zaqar_lite.domain.models import DEFAULT_PRIORITY, Message, Origin
+from zaqar_lite.domain.models import Message, Origin
 from zaqar_lite.domain.posts import IdempotencyKey, KnownKey, NewMessage, OutboxEntry
 from zaqar_lite.domain.settlements import Act, Settlement
 from zaqar_lite.storage.redis.keys import tag_of
@@ -36,7 +36,7 @@ _HEX = re.compile(r"[0-9a-f]{32}")
 _FLAGS_AND_OFFSET = Struct(">BH")
 _RECORD, _TRACK = struct_of(RECORD), struct_of(TRACK)
 _OUTBOX_MESSAGE = Struct(">IIH")
-_HAS_PRIORITY, _HAS_HEADERS, _HAS_GROUP = 1, 2, 4
+_HAS_HEADERS, _HAS_GROUP = 2, 4
 _NO_ORIGIN = 32_768
 _HELD, _PARKED, _REMEMBERED, _WAITS = 8, 16, 32, 64
 _OUTCOMES = (Ended.RELEASED, Ended.RELEASED, Ended.FAILED, Ended.LAPSED, Ended.DEAD)
@@ -73,9 +73,6 @@ def _client_length(data: bytes, at: int) -> int:
 def pack_new(message: NewMessage, client: bytes, randomness: bytes) -> bytes:
     """Write a new message as scripts take it: ttl, delay, and the record after its `d`."""
     flags, extra = pack_headers(message.headers) if message.headers else (0, b"")
-    if message.priority != DEFAULT_PRIORITY:
-        flags |= _HAS_PRIORITY
-        extra += message.priority.to_bytes(4, "big", signed=True)
     return b"".join(
         (
             message.ttl_ms.to_bytes(5, "big"),
@@ -171,7 +168,7 @@ def read_message(
         offset,
     ) = _RECORD.unpack_from(record)
     client_end = _RECORD.size + _client_length(record, _RECORD.size)
-    headers = read_headers(record[client_end:offset], flags) if flags > 1 else None
+    headers = read_headers(record[client_end:offset], flags) if flags else None
     message_id = position + randomness
     count = failures = 0
     claim_id = origin = parked_until = None
@@ -419,7 +416,6 @@ def pack_headers(headers: Mapping[str, str]) -> tuple[int, bytes]:
 
 def read_headers(extra: bytes, flags: int) -> dict[str, str]:
     """Read what is between the client and the body of a record."""
-    extra = extra[:-4] if flags & _HAS_PRIORITY else extra
     own: dict[str, str] = {}
     if flags & _HAS_GROUP:
         own[GROUP_HEADER] = extra[1 : 1 + extra[0]].decode("utf-8", "surrogatepass")

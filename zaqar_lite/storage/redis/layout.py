@@ -2,8 +2,7 @@
 
 Numbers are big-endian; instants and durations are in milliseconds. A record is written once, when a
 message enters a queue, and again only by an edit: RECORD, client, group (if any), headers (JSON,
-without the group), priority (4 bytes, signed; if any), body. Its flags: 1 a priority, 2 headers,
-4 a group.
+without the group), body. Its flags: 2 headers, 4 a group.
 
 A track is what changes of a message, and is there once it was claimed or moved: TRACK, ORIGIN with
 source, client and reason (of a message that was moved), and the client of the last claim. Its

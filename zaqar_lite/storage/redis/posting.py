@@ -1,18 +1,20 @@
 """Posting to Redis: decided in one step; a long post is stored in parts.
 
 A step holds up everybody, so none stores more than 100 messages (`posting.lua`). A longer post is
-sent in parts. One step decides all there is to decide, takes the positions and puts the parts
-aside. From then on the post is committed, and every operation that reads or stores messages of that
-queue answers 'busy' until `publish` has stored the last part: whoever meets that, the poster,
-another call, another process or the sweep, goes on with it, a part at a time. So the post becomes
-visible all at once, a crash at any moment leaves all of it or nothing, and other queues wait for
-one part at most.
+sent in parts. One step takes the positions and puts the parts aside. From then on the post is
+committed unless a key of its messages is known, and every operation that reads or stores messages
+of that queue answers 'busy' until `publish` has looked up the keys and stored the last part:
+whoever meets that, the poster, another call, another process or the sweep, goes on with it, a part
+at a time. So the post becomes visible all at once, a crash at any moment leaves all of it or
+nothing, and other queues wait for one part at most.
+
+Where a key is known nothing is stored, and the poster asks which: it answers those messages with
+the ids that they have, and posts the others.
 """
 
 import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import repeat
-from typing import NoReturn
 
 from zaqar_lite.domain.errors import KeyReused
 from zaqar_lite.domain.models import QueueRef, StoreOptions
@@ -43,13 +45,13 @@ _PART_BYTES = 262_144
 class _Batch:
     """The messages of a post that are still to be stored, and what is answered for all of them.
 
-    Of several messages with one key only the first is stored. Behind the first one that has the key
-    of an earlier one for something else, its `conflict`, nothing is.
+    Of several messages with one key only the first is stored; behind its `conflict` nothing is.
     """
 
     def __init__(self, messages: Sequence[NewMessage]) -> None:
         self.messages = messages
-        self._conflict: int | None = None
+        self.conflict: int | None = None
+        """The index of the first message that has the key of an earlier one for something else."""
         self._answers: Sequence[int | bytes] = ()
         """For each message the place of the one that is stored for it, or the id that is known.
 
@@ -70,7 +72,7 @@ class _Batch:
             if place == len(stored):
                 stored.append(message)
             elif key != stored[place].idempotency_key:
-                self._conflict = number
+                self.conflict = number
                 break
             answers.append(place)
         if len(stored) < len(messages):
@@ -89,8 +91,6 @@ class _Batch:
 
     def number_of(self, place: int) -> int:
         """The index in the post of a message that would be stored."""
-        if self._conflict is not None and place == len(self.messages):
-            return self._conflict
         return self._answers.index(place) if self._answers else place
 
     async def words(self, client: bytes, batch_key: IdempotencyKey | None) -> list[Word]:
@@ -113,14 +113,15 @@ class _Batch:
                     longest = max(longest, one.ttl_ms)
         if not any(keys):
             keys.clear()
+        own_key = pack_key(batch_key)
         ids = b"" if batch_key is None else pack_ids(self._answers, self.randomness)
-        conflict = "" if self._conflict is None else "1"
-        counts = pack_key(batch_key), ids, len(blobs), len(outbox)
+        counts = len(blobs), len(outbox), len(keys) - keys.count(b"")
         if len(blobs) + len(outbox) <= PART_SIZE:
-            return [*counts, "", conflict, *blobs, *outbox, *keys]
-        kinds = (b"m", blobs), (b"k", keys), (b"c", outbox)
+            return [own_key, ids, *counts, "", *blobs, *outbox, *keys]
+        own = [own_key, ids] if own_key else []
+        kinds = (b"k", keys), (b"m", blobs), (b"c", outbox), (b"b", own)
         parts = [part for kind, some in kinds for part in _parts(kind, some)]
-        return [*counts, longest, conflict, *parts]
+        return [own_key, "", *counts, longest, *parts]
 
     async def posted(self, first: int) -> Sequence[Posted]:
         """What is answered, where the stored messages are at consecutive positions from `first`."""
@@ -173,8 +174,13 @@ class Posting(MessageStore):
     ) -> Sequence[Posted]:
         """Store messages; see the seam."""
         options, batch = self._options, _Batch(messages)
-        while True:
+        known: Sequence[Posted] = ()
+        is_looked_up = False
+        if batch.conflict is not None:
+            known = await self._leave_out_known(queue, batch, batch_key)
+        while not known:
             words = await batch.words(pack_client(client_id), batch_key)
+            _, _, _, outbox, keys, longest, *_ = words
             size = len(batch.messages)
             status, *rest = await self._runner.run(
                 queue,
@@ -187,25 +193,63 @@ class Posting(MessageStore):
                 cost=min(size, CAPACITY) if size > SHORT_POST else 0,
             )
             if status == b"ok":
-                break
+                instant, first = rest
+                await self._runner.register(queue, instant)
+                if longest != "" and await self._runner.complete_post(
+                    queue, first if keys else b""
+                ):
+                    status = b"known"
+                else:
+                    if outbox:
+                        self._outbox.begin_to_drain(queue)
+                    return await batch.posted(int.from_bytes(first, "big"))
             if status == b"repeated":
                 return [Posted(one, duplicate=True) for one in read_ids(*rest)]
             if status == b"arm":
                 await self._runner.register_now(queue, *rest)
-            elif status == b"known":
-                batch.leave_out(dict(zip(rest[::2], rest[1::2], strict=True)))
-                if not batch.messages and batch_key is None:
-                    return await batch.posted(0)
+            elif status == b"known" or (keys and not is_looked_up):  # known keys take no room
+                is_looked_up = True
+                known = await self._leave_out_known(queue, batch, batch_key)
+            elif status == b"full":
+                raise too_many_messages(queue, options.max_messages)
             else:
-                self._refuse(queue, batch, status, *rest)
-        instant, first = rest
-        await self._runner.register(queue, instant)
-        is_long, has_outbox = words[4] != "", words[3]
-        if is_long:
-            await self._runner.complete_post(queue)
-        if has_outbox:
-            self._outbox.begin_to_drain(queue)
-        return await batch.posted(int.from_bytes(first, "big"))
+                raise too_many_keys(queue, options.max_idempotency_keys, wait_ms=rest[0])
+        return known
+
+    async def _leave_out_known(
+        self, queue: QueueRef, batch: _Batch, batch_key: IdempotencyKey | None
+    ) -> Sequence[Posted]:
+        """Leave out the messages whose keys are known; if nothing is left, say what is answered.
+
+        Raises:
+            KeyReused: a key stands for something else.
+        """
+        keys = {
+            place: message.idempotency_key
+            for place, message in enumerate(batch.messages)
+            if message.idempotency_key is not None
+        }
+        texts = [key.text for key in keys.values()]
+        own, found, _ = await self.find_idempotency_keys(
+            queue, texts, None if batch_key is None else batch_key.text
+        )
+        if own is not None and batch_key is not None:
+            if not own.matches(batch_key):
+                raise KeyReused(None)
+            return [Posted(one, duplicate=True) for one in own.ids]
+        for place, key in keys.items():
+            if key.text in found and not found[key.text].matches(key):
+                raise KeyReused(batch.number_of(place))
+        if batch.conflict is not None:
+            raise KeyReused(batch.conflict)
+        batch.leave_out(
+            {
+                place: bytes.fromhex(found[key.text].ids[0])
+                for place, key in keys.items()
+                if key.text in found
+            }
+        )
+        return () if batch.messages or batch_key else await batch.posted(0)
 
     async def find_idempotency_keys(
         self, queue: QueueRef, messages: Collection[str] = (), batch: str | None = None
@@ -223,11 +267,3 @@ class Posting(MessageStore):
             found |= {name: read_key(entry) for name, entry in pairs if entry}
         whole = None if batch is None else found.pop(f"b{batch}", None)
         return KnownKeys(whole, {name[1:]: one for name, one in found.items()}, bool(live))
-
-    def _refuse(self, queue: QueueRef, batch: _Batch, status: bytes, number: int = 0) -> NoReturn:
-        options = self._options
-        if status == b"reused":
-            raise KeyReused(None if number < 0 else batch.number_of(number))
-        if status == b"full":
-            raise too_many_messages(queue, options.max_messages)
-        raise too_many_keys(queue, options.max_idempotency_keys, wait_ms=number)

@@ -47,9 +47,10 @@ local function take()
   while #taken.positions < limit and status == 'ok' do
     local room = math.min(limit - #taken.positions, 1000 - spent)
     -- While nothing fits, twice as many are looked at each time.
-    local positions = first_ready(math.max(room, math.min(unfit, 64)))
+    local most = math.max(room, math.min(unfit, 64))
+    local positions = call('ZRANGE', ready, '0', most == 1 and '0' or most - 1)
     local seen, gone, letters, size, must_arm = sort(positions, taken, #taken.positions + room)
-    leave_ready(seen == #positions and positions or {unpack(positions, 1, seen)})
+    apply('ZREM', ready, seen == #positions and positions or {unpack(positions, 1, seen)})
     if #letters > 0 or #gone.positions > 0 then
       set_aside(letters, gone)
       forget(gone)

@@ -40,16 +40,6 @@ local function origin_length(track)
   return struct.unpack('>H', track, T.origin_size) - 32768
 end
 
--- The ready index, in the order of claims: (priority, position).
-local DEFAULT_PRIORITY = 100
-
-local function priority_of(record)
-  if record and record:byte(R.flags) % 2 == 1 then
-    return struct.unpack('>i4', record, struct.unpack('>H', record, R.body_at) - 3)
-  end
-  return DEFAULT_PRIORITY
-end
-
 -- Who waits looks again every thirty seconds (readiness.py), a little sooner or later: what is due later
 -- than that they find themselves.
 local function hasten(at)
@@ -77,70 +67,13 @@ local function add_to(key, positions, scores)
   apply('ZADD', key, both)
 end
 
--- Make messages ready whose priorities are given; all have the default where there are none.
-local function enter_ready(positions, priorities)
-  call('SPUBLISH', readiness, #positions)
-  local plain, special, ranks = priorities and {} or positions, {}, {}
-  for i, priority in ipairs(priorities or {}) do
-    if priority == DEFAULT_PRIORITY then
-      plain[#plain + 1] = positions[i]
-    else
-      special[#special + 1] = positions[i]
-      ranks[#ranks + 1] = priority
-    end
-  end
-  add_to(ready, plain)
-  keep(now, {ready})
-  if #special > 0 then
-    add_to(ranked, special, ranks)
-    add_to(aside, special)
-    call('HSET', state, 'ranked', 1)
-    life[N.ranked] = '1'
-    keep(now, {ranked, aside})
-  end
-end
-
--- Make stored messages ready, each at its own position.
+-- Make messages ready, each at its own position.
 local function make_ready(positions)
-  if #positions == 0 then
-    return
+  if #positions > 0 then
+    call('SPUBLISH', readiness, #positions)
+    add_to(ready, positions)
+    keep(now, {ready})
   end
-  local priorities
-  if life[N.ranked] then
-    priorities = {}
-    for i, record in ipairs(gather(messages, positions)) do
-      priorities[i] = priority_of(record)
-    end
-  end
-  enter_ready(positions, priorities)
-end
-
-local function leave_ready(positions)
-  apply('ZREM', ready, positions)
-  if life[N.ranked] then
-    apply('ZREM', ranked, positions)
-    apply('ZREM', aside, positions)
-  end
-end
-
--- The first `count` ready positions in the order of claims.
-local function first_ready(count)
-  if not life[N.ranked] then
-    return call('ZRANGE', ready, '0', count == 1 and '0' or count - 1)
-  end
-  local found = call('ZRANGEBYSCORE', ranked, '-inf', '(' .. DEFAULT_PRIORITY, 'LIMIT', 0, count)
-  local function append(more)
-    for _, position in ipairs(more) do
-      found[#found + 1] = position
-    end
-  end
-  if #found < count then
-    append(call('ZRANGE', ready, 0, count - #found - 1))
-  end
-  if #found < count then
-    append(call('ZRANGEBYSCORE', ranked, '(' .. DEFAULT_PRIORITY, '+inf', 'LIMIT', 0, count - #found))
-  end
-  return found
 end
 
 -- Delayed messages: by the field `d`, and by position.
@@ -207,33 +140,25 @@ end
 
 -- Messages that enter the queue: lists for `enter`.
 local function new_entries()
-  return {bytes = 0, records = {}, deadlines = {}, grouped = {}, members = {}, ready = {}, priorities = {}, delayed = {},
-    ends = {}, is_plain = true}
+  return {bytes = 0, records = {}, deadlines = {}, grouped = {}, members = {}, ready = {}, delayed = {}, ends = {}}
 end
 
 -- Add one that enters at a position, with its record, and the scores by which it expires and is due (as text; d is
 -- false where it is ready at once).
 local function add_entry(entering, position, record, expires, d)
-  local at, flags = #entering.records + 1, record:byte(R.flags)
-  local priority = flags % 2 == 1 and priority_of(record) or DEFAULT_PRIORITY
+  local at = #entering.records + 1
   entering.records[at], entering.records[at + 1] = position, record
   entering.deadlines[at], entering.deadlines[at + 1] = expires, position
   entering.bytes = entering.bytes + size_in(record)
-  if flags >= 4 then -- it has a group
+  if is_grouped(record) then
     local last = #entering.grouped + 1
     entering.grouped[last], entering.members[last] = position, record
   end
   if d then
     local last = #entering.delayed + 1
     entering.delayed[last], entering.ends[last] = position, d
-    if priority ~= DEFAULT_PRIORITY and not life[N.ranked] then
-      call('HSET', state, 'ranked', 1)
-      life[N.ranked] = '1'
-    end
   else
-    local last = #entering.ready + 1
-    entering.ready[last], entering.priorities[last] = position, priority
-    entering.is_plain = entering.is_plain and priority == DEFAULT_PRIORITY
+    entering.ready[#entering.ready + 1] = position
   end
 end
 
@@ -246,9 +171,7 @@ local function enter(entering, latest, is_first)
   if #entering.grouped > 0 then
     join_groups(entering.grouped, entering.members)
   end
-  if #entering.ready > 0 then
-    enter_ready(entering.ready, not entering.is_plain and entering.priorities or nil)
-  end
+  make_ready(entering.ready)
   if #entering.delayed > 0 then
     add_to(due, entering.delayed, entering.ends)
     add_to(waiting, entering.delayed)
@@ -672,7 +595,7 @@ local function expire(budget)
   end
   if #positions > 0 then
     local gone = {positions = positions, records = gather(messages, positions), tracks = tracks_of(positions)}
-    leave_ready(positions)
+    apply('ZREM', ready, positions)
     leave_delayed(positions)
     leave_held(positions)
     forget(gone)
@@ -682,7 +605,7 @@ end
 
 -- Remove all messages and claims of a queue.
 local function empty()
-  call('UNLINK', messages, tracks, ready, ranked, aside, due, waiting, held, claims, leases, lapsed, parked,
+  call('UNLINK', messages, tracks, ready, due, waiting, held, claims, leases, lapsed, parked,
     attempts, expiry, ids, groups)
   call('HDEL', state, 'bytes')
 end

@@ -275,7 +275,7 @@ operation('move', ALWAYS, {whole = true}, function()
       end
     end
   end
-  leave_ready(column(rows, 'position'))
+  apply('ZREM', ready, column(rows, 'position'))
   leave_held(column(rows, 'position')) -- a message whose wait is over may still be among the held
   leave_delayed(waiting_ones)
   local gone = nothing_gone()

@@ -17,7 +17,7 @@ end
 
 -- The indexes in which every message is exactly once.
 local function indexes_of_states()
-  return {ready, aside, waiting, held, lapsed}
+  return {ready, waiting, held, lapsed}
 end
 
 -- List live messages by position.
@@ -39,9 +39,6 @@ operation('list', ALWAYS, {whole = true, version = true}, function()
   local limit, group = tonumber(ARGV[7]), ARGV[11]
   local low, high = after == '' and '-' or '(' .. group .. after, last == '' and '+' or '[' .. group .. last
   local sources = {ready}
-  if life[N.ranked] then
-    sources[#sources + 1] = aside
-  end
   if life[N.returns] then
     sources[#sources + 1] = lapsed
   end
@@ -225,7 +222,7 @@ operation('delete', ALWAYS, {whole = true}, function()
   if #refused > 1 then
     return refused
   end
-  leave_ready(free)
+  apply('ZREM', ready, free)
   leave_held(claimed)
   leave_claims(positions, found.tracks)
   if #delayed > 0 then
@@ -247,7 +244,7 @@ operation('stats', ALWAYS, {whole = true}, function()
   local sources = indexes_of_states()
   local waiting_again = call('ZCARD', parked)
   local answer = {'ok', now,
-    call('ZCARD', ready) + call('ZCARD', aside) + call('ZCARD', lapsed),
+    call('ZCARD', ready) + call('ZCARD', lapsed),
     call('ZCARD', waiting) + waiting_again, call('ZCARD', held) - waiting_again, tonumber(life[N.bytes] or 0)}
   local shown = {}
   for _, rank in ipairs({0, -1}) do
@@ -263,7 +260,7 @@ operation('stats', ALWAYS, {whole = true}, function()
     end
     shown[#shown + 1] = best and struct.pack('>I8', best)
   end
-  for _, source in ipairs({ready, aside, lapsed}) do
+  for _, source in ipairs({ready, lapsed}) do
     local position = call('ZRANGE', source, 0, 0)[1]
     if position then
       shown[#shown + 1] = position

@@ -30,7 +30,8 @@ end
 
 -- A part of a long post, or of what belongs to it: its kind, how many words are in the parts of this kind before it
 -- (4 bytes), then words with their lengths (4 bytes) before them. Kinds: 'm' messages, 'k' the keys of messages
--- (remember_messages), 'c' outbox messages (send). Answers the words.
+-- (remember_messages), 'c' outbox messages (send), 'b' the post's own key and its ids (remember_post). Answers the
+-- words.
 local function words_in(part)
   local words, count, at = {}, 0, 6
   while at <= #part do
@@ -105,35 +106,25 @@ local function remember_post(word, ids, first, until_when)
   remember({'b' .. word:sub(17)}, {kind .. word:sub(1, 16) .. table.concat(all)}, until_when)
 end
 
--- The ids that an entry answers, and whether it stands for what has this digest.
-local function read_entry(entry, digest)
-  if not entry or struct.unpack('>I6', entry) <= now then
-    return false, true
-  end
-  return entry:sub(24), entry:sub(8, 23) == digest
+-- Whether an entry of a key stands for something now.
+local function is_known(entry)
+  return entry and struct.unpack('>I6', entry) > now
 end
 
--- Look up the keys of new messages, given as `remember_messages` has them. Answers how many are new, and what the
--- driver is told where some are known: 'known' with the index and the id of each, or 'reused' and the index of the
--- first that stands for something else.
-local function look_up(words)
-  local fields, new, known = {}, 0, {'known'}
-  for i, word in ipairs(words) do
-    fields[i] = 'm' .. word:sub(25)
-  end
-  for i, entry in ipairs(gather(keys, fields)) do
-    if words[i] ~= '' then
-      local id, is_same = read_entry(entry, words[i]:sub(9, 24))
-      if not is_same then
-        return new, {'reused', i - 1}
-      elseif id then
-        known[#known + 1], known[#known + 2] = i - 1, id
-      else
-        new = new + 1
-      end
+-- Whether any of the keys of new messages is known, given as `remember_messages` has them.
+local function any_known(words)
+  local fields = {}
+  for _, word in ipairs(words) do
+    if word ~= '' then
+      fields[#fields + 1] = 'm' .. word:sub(25)
     end
   end
-  return new, #known > 1 and known
+  for _, entry in ipairs(gather(keys, fields)) do
+    if is_known(entry) then
+      return true
+    end
+  end
+  return false
 end
 
 -- What the driver is told instead of a post's outcome: where there is no room, or where the sweep must know of
@@ -165,101 +156,104 @@ local function refusal(count, new_keys, has_outgoing)
 end
 
 -- Store messages in the order of the batch, all or none. Other operations wait for the longest call, so of a long post
--- the driver gives parts: this call decides the post, takes its positions and puts the parts aside. From then on it is
--- committed, and `publish` stores one part after the other.
+-- the driver gives parts: this call takes its positions and puts the parts aside. From then on it is committed unless
+-- a key of its messages is known, and `publish` looks up the keys and stores one part after the other.
 -- ARGV: 1 offset, 2 version, 3 idempotency window (ms), 4 most keys, 5 most messages, 6 the post's own key with
 --       its digest ('' for none), 7 the ids that it answers (remember_post), 8 number of messages, 9 of outbox
---       messages, 10 the longest ttl of the messages (ms), where parts follow, 11 '1' where the message behind these
---       has the key of one of them for something else; then parts (words_in); or messages (store), outbox messages
---       (send) and, where any has one, the key of each message (remember_messages)
--- Answers: 'ok', instant to register and first position: the messages are at consecutive ones. Or nothing was done. Keys
--- of messages are known: 'known', and the index and the id of each; the driver leaves these messages out and comes
--- again. The post's own key is known: 'repeated', the kind of its entry, and its ids (codec.py). A key that stands
--- for something else: 'reused' and the index of its message, -1 for the post's own. Full: 'full', or 'many_keys'
--- and when the oldest of them ends (ms from now). With outbox messages also 'arm' and now: the driver must register the
--- queue and come again.
+--       messages, 10 of keys that messages have, 11 the longest ttl of the messages (ms), where parts follow; then
+--       parts (words_in): first those of keys; or messages (store), outbox messages (send) and, where any has one,
+--       the key of each message (remember_messages)
+-- Answers: 'ok', instant to register and first position: the messages are at consecutive ones. Or nothing was done. The
+-- post's own key is known: 'repeated', the kind of its entry, and its ids (codec.py). A key stands for something else,
+-- or is that of a message: 'known'; the driver looks which, leaves out messages and comes again. Full: 'full', or
+-- 'many_keys' and when the oldest of them ends (ms from now). With outbox messages also 'arm' and now: the driver must
+-- register the queue and come again.
 operation('post', UNLESS_FULL, {whole = true, version = true}, function()
   local own_key = ARGV[6] ~= ''
-  if own_key then
-    local entry = call('HGET', keys, 'b' .. ARGV[6]:sub(17))
-    local known, is_same = read_entry(entry, ARGV[6]:sub(1, 16))
-    if not is_same then
-      return {'reused', -1}
-    elseif known then
-      return {'repeated', entry:byte(7), known}
-    end
+  local entry = own_key and call('HGET', keys, 'b' .. ARGV[6]:sub(17))
+  if is_known(entry) then
+    local is_same = entry:sub(8, 23) == ARGV[6]:sub(1, 16)
+    return is_same and {'repeated', entry:byte(7), entry:sub(24)} or {'known'}
   end
-  local is_long, count, outbox_count = ARGV[10] ~= '', tonumber(ARGV[8]), tonumber(ARGV[9])
-  local words = {}
-  if is_long then
-    for i = 12, #ARGV do
-      if ARGV[i]:sub(1, 1) == 'k' then
-        for _, word in ipairs(words_in(ARGV[i])) do
-          words[#words + 1] = word
-        end
-      end
-    end
-  else
-    words = arguments(12 + count + outbox_count, #ARGV)
+  local is_long, count, outbox_count = ARGV[11] ~= '', tonumber(ARGV[8]), tonumber(ARGV[9])
+  local words = is_long and {} or arguments(12 + count + outbox_count, #ARGV)
+  if any_known(words) then
+    return {'known'}
   end
-  local new_keys, told = look_up(words)
-  if told and told[1] == 'reused' then
-    return told
-  elseif ARGV[11] == '1' then
-    return {'reused', count}
-  elseif told then
-    return told
-  end
-  new_keys = new_keys + (own_key and 1 or 0)
+  local new_keys = tonumber(ARGV[10]) + (own_key and 1 or 0)
   local refused, there = refusal(count, new_keys, outbox_count > 0)
   if refused then
     return refused
   end
   local first, until_when, soonest = take_positions(count), now + tonumber(ARGV[3]), now
   if is_long then
-    local fields = {0, struct.pack('>I6I8I6', now, first, until_when)}
+    local fields, checks = {}, 0
     for i = 12, #ARGV do
       fields[2 * i - 21], fields[2 * i - 20] = i - 11, ARGV[i]
+      checks = checks + (ARGV[i]:sub(1, 1) == 'k' and 1 or 0)
     end
+    fields[1], fields[2] = 0, struct.pack('>I6I8I6I4', now, first, until_when, checks)
     apply('HSET', staged, fields)
     call('HSET', state, 'part', 1)
-    keep(now + tonumber(ARGV[10]), {staged})
+    keep(now + tonumber(ARGV[11]), {staged})
   else
     soonest = store(arguments(12, 11 + count), first, now, there)
     remember_messages(words, first, until_when)
     send(arguments(12 + count, 11 + count + outbox_count), first)
-  end
-  if own_key then
-    remember_post(ARGV[6], ARGV[7], first, until_when)
+    if own_key then
+      remember_post(ARGV[6], ARGV[7], first, until_when)
+    end
   end
   return {'ok', schedule(new_keys > 0 and math.min(soonest, until_when) or soonest), struct.pack('>I8', first)}
 end)
 
--- Store the next part of a post that was put aside.
+-- Do the next step of a post that was put aside: look up a part of its keys, or store a part once all are new.
 -- ARGV: 1 offset
--- Answers: 'more', or 'ok' when nothing is left to store.
+-- Answers: 'more', or 'ok' when nothing is left to do.
 operation('publish', ALWAYS, {}, function()
-  local head, part = unpack(call('HMGET', staged, 0, life[N.part] or ''))
-  local following = tonumber(life[N.part] or 0) + 1
-  if part then
-    local at, first, until_when = struct.unpack('>I6I8I6', head)
-    local kind, before = struct.unpack('>c1I4', part)
-    if kind == 'c' then
-      send(words_in(part), first)
-    elseif kind == 'k' then
-      remember_messages(words_in(part), first + before, until_when)
-    else
-      store(words_in(part), first + before, at, call('HLEN', messages))
-    end
-    call('HDEL', staged, life[N.part])
+  local step = tonumber(life[N.part] or 0)
+  local head = step > 0 and call('HGET', staged, 0)
+  if not head then
+    return {'ok'}
   end
-  if call('HEXISTS', staged, following) == 1 then
+  local at, first, until_when = struct.unpack('>I6I8I6', head)
+  local checks = #head > 20 and struct.unpack('>I4', head, 21) or 0
+  local number = step > checks and step - checks or step
+  local part = call('HGET', staged, number)
+  local kind, before = struct.unpack('>c1I4', part)
+  local words, following = words_in(part), step + 1
+  if step <= checks then
+    if any_known(words) then
+      call('HSET', state, 'undone' .. struct.pack('>I8', first), 1)
+      following = nil
+    end
+  else
+    if kind == 'c' then
+      send(words, first)
+    elseif kind == 'k' then
+      remember_messages(words, first + before, until_when)
+    elseif kind == 'b' then
+      remember_post(words[1], words[2], first, until_when)
+    else
+      store(words, first + before, at, call('HLEN', messages))
+    end
+    call('HDEL', staged, number)
+    following = call('HEXISTS', staged, number + 1) == 1 and following
+  end
+  if following then
     call('HSET', state, 'part', following)
     return {'more'}
   end
   call('UNLINK', staged)
   call('HDEL', state, 'part')
   return {'ok'}
+end)
+
+-- Tell once whether a post that was put aside came to nothing, because a key of its messages was known.
+-- ARGV: 1 offset, 2 its first position
+-- Answers: 1 or 0.
+operation('was_undone', ALWAYS, {}, function()
+  return {call('HDEL', state, 'undone' .. ARGV[2])}
 end)
 
 -- Look up idempotency keys.
@@ -270,7 +264,7 @@ operation('known', ALWAYS, {whole = true}, function()
   local last = call('ZRANGE', forgets, -1, -1, 'WITHSCORES')[2]
   local answer = {'ok', last and tonumber(last) > now and 1 or 0}
   for i, entry in ipairs(gather(keys, arguments(2, #ARGV))) do
-    answer[2 + i] = entry and struct.unpack('>I6', entry) > now and entry or ''
+    answer[2 + i] = is_known(entry) and entry or ''
   end
   return answer
 end)
