@@ -20,8 +20,6 @@ from zaqar_lite.client import (
     Auth,
     BadAnswer,
     Forbidden,
-    KeyAuth,
-    KeystoneAuth,
     Refused,
     RetryPolicy,
     SignedAuth,
@@ -30,8 +28,9 @@ from zaqar_lite.client import (
     ZaqarError,
 )
 from zaqar_lite.client.base_client import DEFAULT_URL
+from zaqar_lite.commands import contexts
+from zaqar_lite.commands.base_command import auth_at
 from zaqar_lite.domain.errors import Invalid, Unavailable
-from zaqar_lite.environment import client_value
 from zaqar_lite.rabbitmq import amqp, cancellations
 from zaqar_lite.rabbitmq.commands import say
 from zaqar_lite.rabbitmq.drift import Kind
@@ -147,14 +146,12 @@ def publish(arguments: argparse.Namespace, topology: Topology) -> int:
     except ValueError as error:
         raise Invalid(f"the body is not JSON: {error}") from error
     message_id = str(uuid.uuid4()) if arguments.message_id is None else arguments.message_id
-    if not arguments.ttl.is_integer():
-        raise Invalid(f"a ttl is a whole number of seconds, not {arguments.ttl}")
     key = topology.routing_key(arguments.delay, arguments.destination)
     message = for_zaqar(
         arguments.queue,
         body,
         message_id=message_id,
-        ttl=int(arguments.ttl),
+        ttl=arguments.ttl,
         project=arguments.project,
     )
 
@@ -188,34 +185,42 @@ def relay(arguments: argparse.Namespace, topology: Topology) -> int:
     if arguments.destination not in topology.targets:
         raise Invalid(f"there is no destination {arguments.destination!r} here")
     source = topology.targets[arguments.destination]
+    try:
+        place = contexts.chosen(vars(arguments))
+    except ValueError as error:
+        raise Invalid(str(error)) from error
     if arguments.dry_run:
-        say(f"would relay queue {source} to {_goal(arguments)}")
+        cloud = place.os_cloud and f"where cloud {place.os_cloud} says"
+        say(f"would relay queue {source} to {place.url or cloud or DEFAULT_URL}")
         return 0
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    asyncio.run(_relay(arguments, topology))
+    asyncio.run(_relay(arguments, place, topology))
     return 0
 
 
-async def _relay(arguments: argparse.Namespace, topology: Topology) -> None:
+async def _relay(arguments: argparse.Namespace, place: contexts.Place, topology: Topology) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with AsyncExitStack() as stack:
-        auth = await _login(arguments)
         try:
+            auth = auth_at(place)
             pool = AsyncClient(
-                arguments.zaqar_url,
+                place.url,
+                project=place.project,
+                client_id=place.client_id and uuid.UUID(place.client_id),
                 auth=auth,
                 connections=arguments.prefetch,
                 retries=RetryPolicy(attempts=1),
+                timeout=arguments.timeout,
+                ssl_context=place.tls(),
             )
-        except ValueError as error:
-            raise Invalid(f"--zaqar-url: {error}") from error
+        except (ValueError, OSError, ZaqarError, ImportError) as error:
+            raise Invalid(str(error)) from error
         await stack.enter_async_context(pool)
-        if arguments.signed is None:
-            await _refuse_strangers(pool)
-        client_for = sharing(pool, arguments.client_id, auth=auth)
+        await _check(pool, auth)
+        client_for = sharing(pool, auth)
         running = Relay(
             arguments.amqp_url,
             topology,
@@ -232,41 +237,20 @@ async def _relay(arguments: argparse.Namespace, topology: Topology) -> None:
     say(f"stopped: {posted} posted, {running.metrics.parked.total()} parked")
 
 
-def _goal(arguments: argparse.Namespace) -> str:
-    if arguments.os_cloud is not None and arguments.zaqar_url is None:
-        return f"where cloud {arguments.os_cloud} says"
-    return str(arguments.zaqar_url or DEFAULT_URL)
-
-
-async def _login(arguments: argparse.Namespace) -> Auth | None:
-    """Return the relay's login; wrong credentials fail now, not when a message is due.
+async def _check(pool: AsyncClient, auth: Auth | None) -> None:
+    """Check once that we may log in, and that a Zaqar answers; all due messages would be parked.
 
     Raises:
-        Invalid: the file or the cloud is none.
+        Invalid: something else answers at the address, or it refuses this client.
         Unavailable: Keystone refuses, or is away.
     """
     try:
-        if arguments.signed is not None:
-            return SignedAuth.from_file(arguments.signed)
-        if arguments.os_cloud is None:
-            key = client_value("KEY")
-            return None if key is None else KeyAuth(key)
-        auth = KeystoneAuth.cloud(arguments.os_cloud)
-    except (ValueError, OSError, ZaqarError, ImportError) as error:
-        raise Invalid(str(error)) from error
-    try:
-        await asyncio.to_thread(auth.login)
+        if auth is not None:
+            await asyncio.to_thread(auth.login)
     except ZaqarError as error:
-        raise Unavailable(f"no login to cloud {arguments.os_cloud}: {error}") from error
-    return auth
-
-
-async def _refuse_strangers(pool: AsyncClient) -> None:
-    """Check once that a Zaqar answers at the address; otherwise all due messages would be parked.
-
-    Raises:
-        Invalid: something else answers there, or it refuses this client.
-    """
+        raise Unavailable(f"no login: {error}") from error
+    if isinstance(auth, SignedAuth):
+        return  # a permission is for one queue alone
     try:
         await pool.ping()
     except (Refused, BadAnswer) as error:
@@ -275,9 +259,7 @@ async def _refuse_strangers(pool: AsyncClient) -> None:
         logging.getLogger(__name__).warning("Zaqar is away, waiting for it: %s", error)
 
 
-def sharing(
-    pool: AsyncClient, client_id: uuid.UUID | None = None, *, auth: Auth | None = None
-) -> Callable[[str], AsyncClient]:
+def sharing(pool: AsyncClient, auth: Auth | None = None) -> Callable[[str], AsyncClient]:
     """Return a maker of clients, one for each project, that share one pool of connections.
 
     A client holds its headers and nothing else, so making one for every message is cheap, and
@@ -287,7 +269,6 @@ def sharing(
         another project: Forbidden, since it would be stored under the wrong one
         any project, after a signed permission has expired: Unauthenticated
     """
-    identity = client_id or uuid.uuid4()
     own = None if auth is None else (auth.headers() or {}).get("X-Project-ID")
     signed = auth.signed if isinstance(auth, SignedAuth) else None
 
@@ -300,7 +281,7 @@ def sharing(
         client = AsyncClient(
             pool.url,
             project=project,
-            client_id=identity,
+            client_id=pool.client_id,
             auth=auth,
             retries=RetryPolicy(attempts=1),
         )

@@ -7,15 +7,16 @@ import argparse
 import json
 import logging
 import sys
-import uuid
 from collections.abc import Callable
+from dataclasses import fields
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from zaqar_lite.commands.argument_types import duration, flag, number, repeated, seconds
+from zaqar_lite.commands.base_command import add_connection, explain
 from zaqar_lite.domain.errors import Invalid, ZaqarLiteError
-from zaqar_lite.durations import seconds_of
 from zaqar_lite.rabbitmq import exports
 from zaqar_lite.rabbitmq.topology import (
     Anchor,
@@ -24,7 +25,7 @@ from zaqar_lite.rabbitmq.topology import (
     Topology,
     Unroutable,
     bits_for,
-    seconds,
+    in_seconds,
 )
 
 OK, FAILED, DRIFT = 0, 1, 2
@@ -53,15 +54,14 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
     add("plan", _plan, "print what a topology consists of")
     apply = ask("apply", "make what is missing on the broker", management)
     apply.add_argument("--via", choices=["management", "amqp"], default="management")
-    apply.add_argument("--prune", action="store_true", help="delete what is extra (management)")
+    flag(apply, "--prune", "delete what is extra (management)")
     verify = add("verify", _on_broker("verify"), "compare the broker with the topology", management)
-    verify.add_argument("--json", action="store_true", help="print the findings as JSON")
-    remove = ask("remove", "delete the topology, if no messages wait")
-    remove.add_argument("--force", action="store_true", help="also with messages in it: lose them")
+    flag(verify, "--json", "print the findings as JSON")
+    flag(ask("remove", "delete the topology, if no messages wait"), "--force", "lose what waits")
     migrate = ask("migrate", "move what waits to another topology")
     migrate.add_argument("--to-prefix", required=True, help="the other topology's, applied before")
     larger = migrate.add_mutually_exclusive_group(required=True)
-    larger.add_argument("--to-max-delay", type=duration, help="its longest delay")
+    duration(larger, "--to-max-delay", "its longest delay", read=seconds)
     larger.add_argument("--to-bits", type=int, help="instead of --to-max-delay")
     migrate.add_argument("--to-unit-ms", type=int, help="its precision; the same by default")
     export = add("export", _export, "write the topology in another tool's form")
@@ -70,49 +70,23 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
     publish = ask("publish", "publish a message for a Zaqar queue")
     publish.add_argument("queue", help="the Zaqar queue")
     publish.add_argument("body", help="JSON, or '-' to read it from standard input")
-    publish.add_argument("--delay", type=duration, default=0.0, help="for example 90, 36h, 31d")
+    duration(publish, "--delay", "for example 90, 36h, 31d", default=0, read=seconds)
     publish.add_argument("--message-id", help="a new one is made up and printed by default")
-    publish.add_argument("--ttl", type=duration, default=3600.0, help="counted from delivery")
+    duration(publish, "--ttl", "counted from delivery", default=3600)
     publish.add_argument("--project", default="default")
     publish.add_argument("--destination", default="zaqar")
     cancel = ask("cancel", "keep a message that waits from being posted")
     cancel.add_argument("message_id", help="its id, as `publish` has printed it")
     relay = ask("relay", "post due messages to Zaqar until SIGTERM")
-    relay.add_argument(
-        "--zaqar-url", help="default http://127.0.0.1:8888, or where the cloud's catalogue says"
-    )
-    relay.add_argument(
-        "--client-id", type=uuid.UUID, help="a UUID for this relay; a new one by default"
-    )
-    login = relay.add_mutually_exclusive_group()
-    login.add_argument(
-        "--os-cloud", metavar="NAME", help="log in as clouds.yaml says; its project is the only one"
-    )
-    login.add_argument(
-        "--signed", metavar="FILE", help="use a permission that `zaqar-lite share` has printed"
-    )
+    add_connection(relay)
+    relay.add_argument("--zaqar-url", dest="url", metavar="URL", help="the same as --url")
     relay.add_argument("--destination", default="zaqar")
-    relay.add_argument(
-        "--prefetch", type=_whole(1, 65_535), default=32, help="messages held at most"
-    )
-    relay.add_argument(
-        "--metrics-port",
-        type=_whole(0, 65_535),
-        help="serve Prometheus' metrics on 127.0.0.1; 0 picks a port",
-    )
-    explain = add("explain", _explain, "show the key and the way of one delay")
-    explain.add_argument("delay", type=duration, help="for example 13, 36h, 31d")
-    explain.add_argument("--destination", default="zaqar")
-
-
-def duration(text: str) -> float:
-    """Read seconds: a number, or words as 500ms, 36h, 1h30m, 31d, 2w, 4y (of 365 days)."""
-    try:
-        return seconds_of(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no duration: use seconds, or 500ms, 15m, 36h, 31d, 2w, 4y"
-        ) from error
+    number(relay, "--prefetch", "messages held at most", most=65_535, default=32)
+    text = "serve Prometheus' metrics on 127.0.0.1; 0 picks a port"
+    number(relay, "--metrics-port", text, least=0, most=65_535)
+    delayed = add("explain", _explain, "show the key and the way of one delay")
+    delayed.add_argument("delay", type=seconds, help="for example 13, 36h, 31d")
+    delayed.add_argument("--destination", default="zaqar")
 
 
 def _secret(text: str) -> str:
@@ -147,21 +121,10 @@ def _url(*schemes: str) -> Callable[[str], str]:
     return read
 
 
-def _whole(least: int, most: int) -> Callable[[str], int]:
-    """Return a parser of whole numbers in a range."""
-
-    def read(text: str) -> int:
-        if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is no whole number in {least}..{most}")
-        return int(text)
-
-    return read
-
-
 def _shape() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False)
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--max-delay", type=duration, default=15.0, help="default 15 s; e.g. 31d")
+    duration(size, "--max-delay", "default 15 s; e.g. 31d", default=15, read=seconds)
     size.add_argument("--bits", type=int, help="instead of --max-delay")
     parser.add_argument("--unit-ms", type=int, default=1000, help="precision in milliseconds")
     parser.add_argument("--prefix", default="delay", help="what all names begin with")
@@ -171,14 +134,10 @@ def _shape() -> argparse.ArgumentParser:
     parser.add_argument(
         "--unroutable", type=Unroutable, choices=[*Unroutable], default="park", help="at ingest"
     )
-    parser.add_argument(
-        "--target",
-        action="append",
-        metavar="DESTINATION=QUEUE",
-        help="where messages lie when due; default zaqar=PREFIX.zaqar",
-    )
+    text = "where messages lie when due; default zaqar=PREFIX.zaqar"
+    repeated(parser, "--target", "DESTINATION=QUEUE", text, dest="destinations")
     parser.add_argument("--draining-bits", type=int, help="the number of bits before it grew")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    flag(parser, "--dry-run", "say what would be done")
     return parser
 
 
@@ -206,26 +165,14 @@ def _management() -> argparse.ArgumentParser:
 
 
 def _topology(arguments: argparse.Namespace) -> Topology:
-    targets = None
-    if arguments.target:
-        pairs = [text.partition("=") for text in arguments.target]
-        if any(not sign for _, sign, _ in pairs):
-            raise Invalid("--target is DESTINATION=QUEUE")
-        targets = {destination: queue for destination, _, queue in pairs}
-    bits = arguments.bits
-    if bits is None:
-        bits = bits_for(arguments.max_delay, unit_ms=arguments.unit_ms)
-    return Topology(
-        bits,
-        unit_ms=arguments.unit_ms,
-        prefix=arguments.prefix,
-        queue_type=arguments.queue_type,
-        anchor=arguments.anchor,
-        head=arguments.head,
-        unroutable=arguments.unroutable,
-        destinations=targets,
-        draining_bits=arguments.draining_bits,
-    )
+    given = {field.name: getattr(arguments, field.name) for field in fields(Topology)}
+    pairs = [text.partition("=") for text in arguments.destinations]
+    if any(not sign for _, sign, _ in pairs):
+        raise Invalid("--target is DESTINATION=QUEUE")
+    given["destinations"] = {destination: queue for destination, _, queue in pairs} or None
+    if arguments.bits is None:
+        given["bits"] = bits_for(arguments.max_delay, unit_ms=arguments.unit_ms)
+    return Topology(**given)
 
 
 def _on_broker(name: str) -> Command:
@@ -247,21 +194,16 @@ def _run(command: Command, arguments: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("zaqar_lite"):
             raise
-        _complain(f"this needs the package {error.name}: pip install 'zaqar-lite[rabbitmq]'")
-        return DRIFT
+        text = f"this needs the package {error.name}: pip install 'zaqar-lite[rabbitmq]'"
+        return explain(ImportError(text), DRIFT)
     except BrokenPipeError:
         raise  # `main` knows what to do
     except (ZaqarLiteError, OSError) as error:
-        _complain(str(error))
-        return DRIFT if isinstance(error, Invalid) else FAILED
-
-
-def _complain(text: str) -> None:
-    sys.stderr.write(f"zaqar-lite delay: {text}\n")
+        return explain(error, DRIFT if isinstance(error, Invalid) else FAILED)
 
 
 def _plan(_: argparse.Namespace, topology: Topology) -> int:
-    longest = seconds(topology.maximum, topology.unit_ms)
+    longest = in_seconds(topology.maximum, topology.unit_ms)
     say(
         f"{topology.bits} bits of {topology.unit_ms} ms: delays of 0..{longest} s, "
         f"{topology.queue_type} queues, {topology.anchor}-anchored keys",
@@ -274,7 +216,7 @@ def _plan(_: argparse.Namespace, topology: Topology) -> int:
     say(f"{topology.ingest:<24}{topology.bits:>8}{sources.count(topology.ingest):>10}")
     for level in topology.levels:
         name = topology.level_exchange(level)
-        wait = seconds(2**level, topology.unit_ms)
+        wait = in_seconds(2**level, topology.unit_ms)
         before = f"{topology.level_queue(level)}, {wait} s"
         say(f"{name:<24}{level:>8}{sources.count(name):>10}  {before}")
     say(f"{topology.end:<24}{'-':>8}{sources.count(topology.end):>10}", "")
@@ -288,7 +230,7 @@ def _explain(arguments: argparse.Namespace, topology: Topology) -> int:
     key = topology.routing_key(arguments.delay, arguments.destination)
     path = topology.path(arguments.delay)
     units = topology.units(arguments.delay)
-    exact = seconds(units, topology.unit_ms)
+    exact = in_seconds(units, topology.unit_ms)
     say(
         f"delay        {exact} s = {units} units of {topology.unit_ms} ms = binary {units:b}",
         f"publish to   {topology.ingest}",
@@ -298,8 +240,8 @@ def _explain(arguments: argparse.Namespace, topology: Topology) -> int:
     waited = 0
     for hop in path:
         waited += hop.wait_ms
-        until = seconds(waited, 1)
-        say(f"  {hop.exchange} -> queue {hop.queue}, {seconds(hop.wait_ms, 1)} s (until {until} s)")
+        wait, until = in_seconds(hop.wait_ms, 1), in_seconds(waited, 1)
+        say(f"  {hop.exchange} -> queue {hop.queue}, {wait} s (until {until} s)")
     last = f"{path[-1].queue}.done" if path else topology.ingest
     say(f"  {last} -> {topology.end} -> queue {topology.targets[arguments.destination]}")
     return OK

@@ -18,7 +18,7 @@ from aio_pika.exceptions import ChannelNotFoundEntity, DeliveryError, PublishErr
 from zaqar_lite.domain.errors import Invalid, Unavailable
 from zaqar_lite.rabbitmq.amqp import LOST
 from zaqar_lite.rabbitmq.messages import DUE, LIMITS, for_zaqar, is_trace
-from zaqar_lite.rabbitmq.topology import Topology, seconds
+from zaqar_lite.rabbitmq.topology import Topology, in_seconds
 
 Wall = Callable[[], float]
 
@@ -131,7 +131,7 @@ class Publisher:
             delay = max(0.0, at.timestamp() - self._now())
         units = self.topology.units(delay)
         if units > self._maximum:
-            most = seconds(self._maximum, self.topology.unit_ms)
+            most = in_seconds(self._maximum, self.topology.unit_ms)
             raise Invalid(f"a delay of {delay} s is beyond this publisher's maximum, {most} s")
         if not message.message_id:
             raise Invalid("a message needs a message_id: redeliveries are told apart by it")

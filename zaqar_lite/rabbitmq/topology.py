@@ -116,12 +116,12 @@ def units_for(delay: float, unit_ms: int, maximum: int) -> int:
     if count > maximum:
         raise Invalid(
             f"a delay of {delay} s is beyond the maximum of this topology, "
-            f"{seconds(maximum, unit_ms)} s ({maximum} units of {unit_ms} ms)"
+            f"{in_seconds(maximum, unit_ms)} s ({maximum} units of {unit_ms} ms)"
         )
     return count
 
 
-def seconds(count: int, unit_ms: int) -> str:
+def in_seconds(count: int, unit_ms: int) -> str:
     """Return a number of units as seconds, in decimal."""
     whole, milliseconds = divmod(count * unit_ms, 1000)
     return f"{whole}.{milliseconds:03d}".rstrip("0").rstrip(".")
