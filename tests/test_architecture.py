@@ -15,6 +15,8 @@ SOURCES = ("zaqar_lite", "tempest_plugin", "tests")
 
 # What puts the layers together may import everything, and no layer imports it.
 ROOTS = {"__main__", "main", "cli", "serve", "store", "commands", "bench"}
+# Parts of the command line that lie beside what they command.
+ELSEWHERE = {"rabbitmq/commands.py", "rabbitmq/broker_commands.py"}
 
 MOST_LINES = {"zaqar_lite": 700, "tempest_plugin": 700, "tests": 700}
 # A module that has a reason to be longer: its path, and the reason.
@@ -71,6 +73,7 @@ def test_no_layer_imports_a_composition_root() -> None:
         f"{module.relative_to(ROOT)} imports {name}"
         for module in modules("zaqar_lite")
         if module.relative_to(ROOT / "zaqar_lite").parts[0].removesuffix(".py") not in ROOTS
+        if module.relative_to(ROOT / "zaqar_lite").as_posix() not in ELSEWHERE
         for name in imported(module)
         if name.split(".")[:1] == ["zaqar_lite"] and set(name.split(".")[1:2]) & ROOTS
     }
