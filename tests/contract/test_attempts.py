@@ -123,9 +123,12 @@ async def test_a_renewed_and_extended_lease_is_one_attempt(queue: QueueUnderTest
     queue.advance(4 * MINUTE)
     await queue.renew(claim_id, ttl=5 * MINUTE)
     queue.advance(4 * MINUTE)
+    await queue.sweep()
     await queue.settle(claim_id, extend(message_id, 5 * MINUTE))
     queue.advance(4 * MINUTE)
+    await queue.sweep()
     assert not await queue.attempts(message_id)
+    assert (await queue.get_one(message_id)).failure_count == 0
     await queue.settle(claim_id, fail(message_id))
     (attempt,) = await queue.attempts(message_id)
     assert 12 * MINUTE <= attempt.ended_at - attempt.claimed_at < 13 * MINUTE

@@ -108,19 +108,6 @@ async def test_moved_messages_do_not_use_up_the_limit(
     assert await queue.bodies() == list("fgh")
 
 
-async def test_renewing_releasing_and_lapsing_keep_the_count(
-    queue: QueueUnderTest, other: QueueUnderTest
-) -> None:
-    await queue.post("a")
-    claim_id = await queue.claim_id(ttl=MINUTE)
-    await queue.renew(claim_id, ttl=2 * MINUTE)
-    queue.advance(3 * MINUTE)
-    claimed = await queue.claim(ttl=MINUTE)
-    assert claimed.messages[0].claim_count == 2
-    await queue.release(claimed.claim_id or "")
-    assert (await queue.claim(dead_letter=other.as_dead_letter_queue(2))).moved == 1
-
-
 async def test_renewing_that_raises_the_ttl_keeps_the_count_and_the_holder(
     queue: QueueUnderTest, other: QueueUnderTest
 ) -> None:

@@ -92,16 +92,6 @@ async def test_when_any_is_refused_none_is_deleted(queue: QueueUnderTest) -> Non
     assert await queue.counts() == (1, 0, 2)
 
 
-async def test_a_delete_by_a_lapsed_claim_leaves_what_another_holds(queue: QueueUnderTest) -> None:
-    (message_id,) = await queue.post("a")
-    lapsed = await queue.claim_id(ttl=MINUTE)
-    queue.advance(2 * MINUTE)
-    assert await queue.delete(message_id, claims=[lapsed]) == [Refusal(message_id, NOT_CLAIMED)]
-    await queue.claim()
-    assert await queue.delete(message_id, claims=[lapsed]) == [Refusal(message_id, CLAIMED)]
-    assert await queue.bodies() == ["a"]
-
-
 async def test_an_id_with_the_right_place_and_the_wrong_end_is_nobodys(
     queue: QueueUnderTest,
 ) -> None:

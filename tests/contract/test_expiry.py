@@ -1,4 +1,6 @@
-"""Expiry: by the deadline alone, whether or not anything has swept."""
+"""Expiry, by the deadline alone whether or not anything has swept; and the sweep."""
+
+import asyncio
 
 import pytest
 
@@ -63,15 +65,58 @@ async def test_a_marker_stays_good_when_its_message_has_expired(queue: QueueUnde
     assert texts((await queue.page(after=by_id)).messages) == ["here"]
 
 
-async def test_messages_of_every_state_expire(queue: QueueUnderTest) -> None:
-    await queue.post("lapses, then expires", ttl=8 * MINUTE)
-    await queue.claim(ttl=4 * MINUTE)
-    await queue.post("delayed", ttl=8 * MINUTE, delay=7 * MINUTE)
-    await queue.post("ready", ttl=8 * MINUTE)
-    queue.advance(5 * MINUTE)
-    assert await queue.counts() == (2, 1, 0)
-    queue.advance(4 * MINUTE)
-    assert await queue.counts() == (0, 0, 0)
-    assert (await queue.claim(mode=DelayMode.HONOUR)).claim_id is None
+# Sweeping: bounded, repeatable, and never seen by a reader.
+
+
+async def test_sweeping_changes_nothing_that_a_reader_sees(queue: QueueUnderTest) -> None:
+    await queue.post("lapsing")
+    await queue.claim(ttl=10 * MINUTE)
+    await queue.post("held")
+    held = await queue.claim_id(ttl=50 * MINUTE)
+    await queue.post("due", delay=10 * MINUTE)
+    await queue.post("delayed", delay=50 * MINUTE)
+    await queue.post("expired", ttl=10 * MINUTE)
+    queue.advance(11 * MINUTE)
+    expected = (await queue.counts(), await queue.bodies())
+    assert expected == ((2, 1, 1), ["lapsing", "held", "due", "delayed"])
     await queue.sweep()
-    assert await queue.counts() == (0, 0, 0)
+    assert (await queue.counts(), await queue.bodies()) == expected
+    assert texts((await queue.get_claim(held)).messages) == ["held"]
+    assert texts((await queue.claim(mode=DelayMode.HONOUR)).messages) == ["lapsing", "due"]
+
+
+async def test_one_sweep_touches_about_as_much_as_it_is_told(queue: QueueUnderTest) -> None:
+    await queue.sweep()
+    await queue.post(*map(str, range(24)), ttl=5 * MINUTE)
+    await queue.post("here")
+    queue.advance(6 * MINUTE)
+    swept = await queue.stores.messages.sweep(6)
+    assert swept.total <= 12
+    await queue.sweep()
+    assert await queue.bodies() == ["here"]
+
+
+async def test_sweeping_an_idle_store_does_nothing(queue: QueueUnderTest) -> None:
+    await queue.post("ready")
+    await queue.post("delayed", delay=10 * MINUTE)
+    await queue.sweep()
+    assert (await queue.stores.messages.sweep(1_000)).total == 0
+    assert await queue.counts() == (1, 1, 0)
+
+
+async def test_sweeps_race_with_each_other_and_with_claims(queue: QueueUnderTest) -> None:
+    await queue.post(*"abcdef", delay=5 * MINUTE)
+    await queue.post(*"uvw", ttl=5 * MINUTE)
+    await queue.post(*"xyz")
+    await queue.claim(3)  # uvw, the oldest ready ones; they live on with their claim
+    queue.advance(6 * MINUTE)
+    peers = await queue.stores.peers(2)
+    answers = await asyncio.gather(
+        *[peer.messages.sweep(100) for peer in peers],
+        *[queue.at(peer).claim(3, mode=DelayMode.HONOUR) for peer in peers],
+        *[peer.messages.sweep(100) for peer in peers],
+    )
+    assert len(answers) == 6
+    rest = await queue.claim(20, mode=DelayMode.HONOUR)
+    assert await queue.counts() == (0, 0, 12)
+    assert len(rest.messages) == 3

@@ -123,17 +123,6 @@ async def test_each_message_of_a_claim_lapses_for_itself(queue: QueueUnderTest) 
     assert counts == {kept: 0, early: 1, late: 0}
 
 
-async def test_a_lapse_that_was_renewed_in_time_is_none(queue: QueueUnderTest) -> None:
-    await queue.post("a")
-    claim_id = await queue.claim_id(ttl=5 * MINUTE)
-    for _ in range(3):
-        queue.advance(4 * MINUTE)
-        await queue.sweep()
-        await queue.renew(claim_id, ttl=5 * MINUTE)
-    (message,) = (await queue.get_claim(claim_id)).messages
-    assert message.failure_count == 0
-
-
 # Limits.
 
 
@@ -395,15 +384,3 @@ async def test_a_back_off_holds_whatever_the_queue_is(
     assert await queue.counts() == (0, 1, 0)
     queue.advance(10 * MINUTE)
     assert texts((await claim()).messages) == ["a"]
-
-
-async def test_the_end_of_a_wait_is_no_failure(queue: QueueUnderTest, meet: Meeting) -> None:
-    (message_id,) = await queue.post("a")
-    retries = RetryPolicy(backoff=backoff(10 * MINUTE))
-    await let_lapse(queue)
-    await meet(queue, retries)
-    queue.advance(10 * MINUTE)
-    await queue.sweep({queue.ref: retries})
-    message = await queue.get_one(message_id)
-    assert (message.failure_count, message.parked_until) == (1, None)
-    assert await queue.counts() == (1, 0, 0)

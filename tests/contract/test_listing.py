@@ -1,4 +1,4 @@
-"""Listing: order, pages by marker, filters."""
+"""Listing: order, pages by marker, filters, and ranges for several readers."""
 
 import pytest
 
@@ -34,19 +34,15 @@ async def test_a_page_begins_after_the_marker_and_ends_with_until(queue: QueueUn
     assert texts((await queue.page(until=positions[1])).messages) == ["a", "b"]
 
 
-async def test_a_bare_message_id_is_a_marker(queue: QueueUnderTest) -> None:
+async def test_a_bare_message_id_is_a_marker_also_when_its_message_is_gone(
+    queue: QueueUnderTest,
+) -> None:
     message_ids = await queue.post(*"abcd")
     by_id = Marker(int(message_ids[1][:16], 16), message_ids[1])
-    assert texts((await queue.page(after=by_id)).messages) == ["c", "d"]
-    assert texts((await queue.page(until=by_id)).messages) == ["a", "b"]
-
-
-async def test_the_id_of_a_message_that_is_gone_is_still_a_marker(queue: QueueUnderTest) -> None:
-    message_ids = await queue.post(*"abcd")
-    await queue.delete(message_ids[1])
-    gone = Marker(int(message_ids[1][:16], 16), message_ids[1])
-    assert texts((await queue.page(after=gone)).messages) == ["c", "d"]
-    assert texts((await queue.page(until=gone)).messages) == ["a"]
+    for left in (["a", "b"], ["a"]):
+        assert texts((await queue.page(after=by_id)).messages) == ["c", "d"]
+        assert texts((await queue.page(until=by_id)).messages) == left
+        await queue.delete(message_ids[1])
 
 
 async def test_the_id_of_a_dead_letter_means_its_new_place(
@@ -113,24 +109,16 @@ async def test_get_finds_ready_delayed_and_claimed_messages(queue: QueueUnderTes
     assert sorted(texts(found)) == ["claimed", "delayed", "ready"]
 
 
-@pytest.mark.parametrize(
-    "message_id", ["", "x", "0" * 32, "f" * 32, "../../x", "a\nb", "*", "0" * 31 + "G", "é", "\0"]
-)
-async def test_an_id_that_cannot_be_is_not_found(queue: QueueUnderTest, message_id: str) -> None:
-    await queue.post("a")
-    assert not await queue.get(message_id)
-    assert not await queue.delete(message_id)
-    assert await queue.bodies() == ["a"]
-
-
-async def test_an_id_of_another_queue_is_not_found(
+async def test_an_id_that_is_none_of_the_queue_is_not_found(
     queue: QueueUnderTest, other: QueueUnderTest
 ) -> None:
-    (message_id,) = await queue.post("a")
-    await other.post("b")
-    assert not await other.get(message_id)
-    await other.delete(message_id)
-    assert await queue.bodies() == ["a"]
+    await queue.post("a")
+    (of_another,) = await other.post("b")
+    no_ids = ["", "x", "0" * 32, "f" * 32, "../../x", "a\nb", "*", "0" * 31 + "G", "é", "\0"]
+    for message_id in (of_another, *no_ids):
+        assert not await queue.get(message_id)
+        assert not await queue.delete(message_id)
+    assert (await queue.bodies(), await other.bodies()) == (["a"], ["b"])
 
 
 async def test_a_page_is_full_whatever_the_filters_leave_out(queue: QueueUnderTest) -> None:
@@ -146,3 +134,46 @@ async def test_a_page_is_full_whatever_the_filters_leave_out(queue: QueueUnderTe
     assert texts(page.messages) == ["other-0", "other-1", "other-2"]
     page = await queue.page(after=page.marker, limit=3, exclude="me", claimed=False, delayed=False)
     assert texts(page.messages) == ["other-3", "other-4", "last"]
+
+
+# Splitting a queue into ranges that readers can share.
+
+
+async def test_an_empty_queue_has_no_ranges(queue: QueueUnderTest) -> None:
+    assert not await queue.stores.messages.partition(queue.ref, 4)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 12, 50])
+async def test_the_ranges_together_are_the_queue(queue: QueueUnderTest, count: int) -> None:
+    posted = [str(n) for n in range(12)]
+    await queue.post(*posted)
+    cuts = list(await queue.stores.messages.partition(queue.ref, count))
+    assert 1 <= len(cuts) <= count
+    assert cuts == sorted(set(cuts))
+    assert cuts[-1] == (await queue.listed())[-1].position
+    sizes, found = [], []
+    for after, until in zip([None, *cuts], cuts, strict=False):
+        page = await queue.page(after=after, until=until)
+        sizes.append(len(page.messages))
+        found += texts(page.messages)
+    assert found == posted
+    assert max(sizes) <= 2 * -(-12 // min(count, 12))
+    assert min(sizes) >= 1
+
+
+async def test_messages_of_every_state_are_split(queue: QueueUnderTest) -> None:
+    await queue.post("claimed")
+    await queue.claim()
+    await queue.post("ready")
+    await queue.post("delayed", delay=MINUTE)
+    cuts = await queue.stores.messages.partition(queue.ref, 3)
+    assert list(cuts) == [message.position for message in await queue.listed()]
+
+
+async def test_gaps_do_not_unbalance_the_ranges(queue: QueueUnderTest) -> None:
+    message_ids = await queue.post(*map(str, range(20)))
+    await queue.delete(*message_ids[:14])
+    cuts = await queue.stores.messages.partition(queue.ref, 2)
+    assert len(cuts) == 2
+    first = await queue.page(until=cuts[0])
+    assert 2 <= len(first.messages) <= 4

@@ -51,8 +51,9 @@ async def park(queue: QueueUnderTest, *what: str, delay: int = 10 * MINUTE) -> l
 
 
 @any_mode
+@pytest.mark.parametrize("pops", [False, True])
 async def test_a_parked_message_is_handed_out_when_its_time_has_come(
-    queue: QueueUnderTest, mode: DelayMode
+    queue: QueueUnderTest, mode: DelayMode, pops: bool
 ) -> None:
     await queue.post("a", delay=0 if mode is IGNORE else MINUTE)
     queue.advance(2 * MINUTE)
@@ -65,19 +66,9 @@ async def test_a_parked_message_is_handed_out_when_its_time_has_come(
         queue.advance(3 * MINUTE)
     queue.advance(MINUTE)
     assert await queue.counts() == (1, 0, 0)
-    (message,) = (await queue.claim(mode=mode)).messages
-    assert (message.claim_count, message.failure_count, message.parked_until) == (2, 0, None)
-
-
-@any_mode
-async def test_a_pop_takes_a_parked_message_when_its_time_has_come(
-    queue: QueueUnderTest, mode: DelayMode
-) -> None:
-    await park(queue, "a")
-    queue.advance(11 * MINUTE)
-    (message,) = (await queue.pop(mode=mode)).messages
-    assert (message.claim_count, message.failure_count) == (1, 0)
-    assert await queue.bodies() == []
+    (message,) = (await (queue.pop if pops else queue.claim)(mode=mode)).messages
+    assert (message.failure_count, message.parked_until) == (0, None)
+    assert message.claim_count == (1 if pops else 2)
 
 
 async def test_a_sweep_brings_a_parked_message_back_at_its_own_place(
@@ -91,12 +82,6 @@ async def test_a_sweep_brings_a_parked_message_back_at_its_own_place(
     assert (message.failure_count, message.claim_id, message.parked_until) == (0, None, None)
     assert [attempt.outcome for attempt in message.attempts] == [Ended.RELEASED]
     assert texts((await queue.claim()).messages) == ["a", "b"]
-
-
-async def test_a_parked_message_does_not_hide_a_later_ready_one(queue: QueueUnderTest) -> None:
-    await park(queue, *map(str, range(20)))
-    await queue.post("ready")
-    assert texts((await queue.claim(2)).messages) == ["ready"]
 
 
 async def test_each_message_waits_for_its_own_time(queue: QueueUnderTest) -> None:

@@ -249,10 +249,14 @@ async def test_a_filtered_page_is_full_unless_the_list_ends(stores: Stores, proj
 
 
 async def test_a_project_has_no_more_queues_than_it_may(stores: Stores, project: str) -> None:
-    async def attempt(name: str) -> bool:
-        _, created = await stores.management.create_queue(QueueRef(project, name), {}, max_queues=2)
+    async def attempt(name: str, most: int = 2) -> bool:
+        ref = QueueRef(project, name)
+        _, created = await stores.management.create_queue(ref, {}, max_queues=most)
         return created
 
+    with pytest.raises(LimitReached):
+        await attempt("a", most=0)
+    assert await names(stores, project) == []
     assert await attempt("a")
     assert await attempt("b")
     with pytest.raises(LimitReached):
@@ -281,12 +285,6 @@ async def test_racing_creators_of_two_servers_fill_a_project_exactly(
     assert outcomes.count(True) == 3, outcomes
     assert sum(isinstance(one, LimitReached) for one in outcomes) == 5, outcomes
     assert len(await names(stores, project)) == 3
-
-
-async def test_a_project_that_may_have_no_queue_makes_none(stores: Stores, project: str) -> None:
-    with pytest.raises(LimitReached):
-        await stores.management.create_queue(QueueRef(project, "a"), {}, max_queues=0)
-    assert await names(stores, project) == []
 
 
 async def test_the_sources_of_a_dead_letter_queue_are_indexed(stores: Stores, project: str) -> None:

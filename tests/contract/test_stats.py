@@ -4,7 +4,7 @@ import pytest
 
 from tests.contract.subject import MINUTE, QueueUnderTest, ack, encode, give_back, texts
 from zaqar_lite.domain.errors import Unsupported
-from zaqar_lite.domain.models import Claimed, QueueRef
+from zaqar_lite.domain.models import Claimed, DelayMode, QueueRef
 from zaqar_lite.storage.base import MAX_EXAMINED
 
 pytestmark = pytest.mark.anyio
@@ -113,6 +113,9 @@ async def test_counts_follow_the_time_without_a_sweep(queue: QueueUnderTest) -> 
     queue.advance(10 * MINUTE)
     assert await queue.counts() == (2, 0, 0)
     queue.advance(30 * MINUTE)
+    assert await queue.counts() == (0, 0, 0)
+    assert (await queue.claim(mode=DelayMode.HONOUR)).claim_id is None
+    await queue.sweep()
     assert await queue.counts() == (0, 0, 0)
 
 

@@ -1,115 +1,95 @@
 """Subscriptions on every management store: they are records, and mark their queue."""
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 
+from tests.contract.serving import Server, race
 from tests.contract.stores import Stores
 from tests.contract.subject import QueueUnderTest
-from zaqar_lite.domain.errors import Conflict, LimitReached, NotFound, QuotaReached
-from zaqar_lite.domain.limits import Limits
+from zaqar_lite.domain import metadata
+from zaqar_lite.domain.errors import Conflict, Invalid, LimitReached, NotFound, QuotaReached
+from zaqar_lite.domain.metadata import ORDERED
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.quotas import UNLIMITED, Quota
 from zaqar_lite.domain.subscriptions import SubscriptionDraft
 from zaqar_lite.domain.topics import topic_ref
-from zaqar_lite.domain.yielding import Turns
 from zaqar_lite.service.delivery.outbox import decode_outbox_message, outbox_queue
-from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.post_validation import Draft
-from zaqar_lite.service.queues import Queues
-from zaqar_lite.service.subscriptions.subscriber_cache import SubscriberCache
-from zaqar_lite.service.subscriptions.subscriptions import Subscribed, Subscriptions
-from zaqar_lite.service.topics import Topics
+from zaqar_lite.service.subscriptions import subscriptions as subscriptions_module
 
 pytestmark = pytest.mark.anyio
-LIMITS = Limits()
-
-
-class Rules:
-    """The services over one server's stores."""
-
-    def __init__(
-        self, stores: Stores, quota: Quota = UNLIMITED, *, most_per_queue: int = 200
-    ) -> None:
-        self.stores = stores
-        self.policies = Policies(stores.management, LIMITS, checked=True)
-        self.queues = Queues(stores.management, stores.messages, self.policies, LIMITS)
-        self.subscribers = SubscriberCache(stores.management)
-        self.subscriptions = Subscriptions(
-            stores.management,
-            self.queues,
-            self.policies,
-            self.subscribers,
-            confirmations=None,
-            limits=replace(LIMITS, max_subscriptions_per_queue=most_per_queue),
-            clock=stores.clock,
-            refused={},
-            quota_of=lambda _: quota,
-        )
+MOST = 3
 
 
 @pytest.fixture
-def rules(stores: Stores) -> Rules:
-    return Rules(stores)
+def server(stores: Stores) -> Server:
+    return Server(stores)
 
 
-def draft(number: int = 0, ttl: int | None = None) -> SubscriptionDraft:
-    return SubscriptionDraft(f"http://receiver.example/{number}", ttl, {"n": number})
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Allow few subscriptions in strict order."""
+    for module in (metadata, subscriptions_module):
+        monkeypatch.setattr(module, "MAX_ORDERED", MOST)
+
+
+def draft(number: int = 0, ttl: int | None = None, *, ordered: bool = False) -> SubscriptionDraft:
+    options: dict[str, object] = {"n": number, **({"ordered": True} if ordered else {})}
+    return SubscriptionDraft(f"http://receiver.example/{number}", ttl, options)
 
 
 async def test_lists_by_cursor_in_the_order_they_were_made(
-    rules: Rules, queue: QueueUnderTest
+    server: Server, queue: QueueUnderTest
 ) -> None:
     near = QueueRef(queue.ref.project, f"{queue.ref.name}-2")
-    made = [(await rules.subscriptions.create(queue.ref, draft(n))).id for n in range(7)]
-    await rules.subscriptions.create(near, draft())
+    made = [(await server.subscriptions.create(queue.ref, draft(n))).id for n in range(7)]
+    await server.subscriptions.create(near, draft())
     found: list[str] = []
-    while page := await rules.subscriptions.page(
+    while page := await server.subscriptions.page(
         queue.ref, marker=found[-1] if found else None, limit=3
     ):
         found += [subscription.id for subscription in page]
     assert found == made
-    assert [one.options for one in await rules.subscribers.of(queue.ref)] == [
+    assert [one.options for one in await server.subscribers.of(queue.ref)] == [
         {"n": n} for n in range(7)
     ]
 
 
 async def test_an_expired_one_is_gone_at_once(
-    rules: Rules, queue: QueueUnderTest, stores: Stores
+    server: Server, queue: QueueUnderTest, stores: Stores
 ) -> None:
-    made = await rules.subscriptions.create(queue.ref, draft(ttl=60))
-    other = await rules.subscriptions.create(queue.ref, draft(1, ttl=600))
+    made = await server.subscriptions.create(queue.ref, draft(ttl=60))
+    other = await server.subscriptions.create(queue.ref, draft(1, ttl=600))
     stores.clock.advance(61_000)
     with pytest.raises(NotFound):
-        await rules.subscriptions.get(queue.ref, made.id)
-    page = await rules.subscriptions.page(queue.ref, marker=None, limit=10)
+        await server.subscriptions.get(queue.ref, made.id)
+    page = await server.subscriptions.page(queue.ref, marker=None, limit=10)
     assert [subscription.id for subscription in page] == [other.id]
-    again = await rules.subscriptions.create(queue.ref, draft(ttl=60))
+    again = await server.subscriptions.create(queue.ref, draft(ttl=60))
     assert (again.id != made.id, again.secret is not None) == (True, True)
 
 
-async def test_of_racing_subscribers_one_makes_it(rules: Rules, queue: QueueUnderTest) -> None:
-    made = await asyncio.gather(*(rules.subscriptions.create(queue.ref, draft()) for _ in range(5)))
-    page = await rules.subscriptions.page(queue.ref, marker=None, limit=10)
-    assert [subscription.id for subscription in page] == [*{one.id for one in made}]
-    await rules.subscriptions.confirm(queue.ref, page[0].id, confirmed=True, token=None)
+async def test_of_racing_subscribers_one_makes_it(server: Server, queue: QueueUnderTest) -> None:
+    made = await race([subscriber(server, queue)], [0] * 5)
+    page = await server.subscriptions.page(queue.ref, marker=None, limit=10)
+    assert [subscription.id for subscription in page] == [*{*made}]
+    await server.subscriptions.confirm(queue.ref, page[0].id, confirmed=True, token=None)
     with pytest.raises(Conflict):
-        await rules.subscriptions.create(queue.ref, draft())
+        await server.subscriptions.create(queue.ref, draft())
 
 
-async def race(
-    servers: Sequence[Rules], queue: QueueUnderTest, numbers: range, refusal: type[Exception]
-) -> list[str]:
-    """Subscribe all at once, by all servers in turn; answer those that were let in."""
-    outcomes = await asyncio.gather(
-        *(servers[number % 2].subscriptions.create(queue.ref, draft(number)) for number in numbers),
-        return_exceptions=True,
-    )
-    made = [one.id for one in outcomes if isinstance(one, Subscribed)]
-    assert len(made) + sum(type(one) is refusal for one in outcomes) == len(numbers)
-    return made
+def subscriber(
+    server: Server, queue: QueueUnderTest, *, ordered: bool = False
+) -> Callable[[int], Awaitable[str]]:
+    """Makes a subscription of a number, and answers its id."""
+
+    async def subscribe(number: int) -> str:
+        return (await server.subscriptions.create(queue.ref, draft(number, ordered=ordered))).id
+
+    return subscribe
 
 
 @pytest.mark.parametrize(
@@ -125,57 +105,54 @@ async def test_racing_subscribers_fill_a_bound_exactly(
     refusal: type[Exception],
 ) -> None:
     peers = await stores.peers(2)
-    servers = [Rules(one, quota, most_per_queue=most_per_queue) for one in peers]
-    made = await race(servers, queue, range(6), refusal)
+    servers = [Server(one, quota, most_per_queue=most_per_queue) for one in peers]
+    makes = [subscriber(one, queue) for one in servers]
+    made = await race(makes, range(6), refusal)
     assert len(made) == 3
     for one in made[:2]:
         await servers[0].subscriptions.delete(queue.ref, one)
     # Those that fit are not refused.
-    assert len(await race(servers, queue, range(6, 8), refusal)) == 2
+    assert len(await race(makes, range(6, 8))) == 2
     assert await servers[1].subscriptions.count(queue.ref.project, 10) == 3
 
 
 async def test_a_full_queue_takes_no_room_from_another(
     stores: Stores, queue: QueueUnderTest
 ) -> None:
-    rules = Rules(stores, most_per_queue=1)
+    server = Server(stores, most_per_queue=1)
     near = QueueRef(queue.ref.project, f"{queue.ref.name}-2")
     for one in (near, queue.ref):
-        await rules.subscriptions.create(one, draft())
+        await server.subscriptions.create(one, draft())
         with pytest.raises(LimitReached, match="The queue has 1 subscriptions"):
-            await rules.subscriptions.create(one, draft(1))
+            await server.subscriptions.create(one, draft(1))
 
 
 async def test_who_races_for_the_last_room_with_itself_is_let_in(
     stores: Stores, queue: QueueUnderTest
 ) -> None:
-    servers = [Rules(one, Quota(subscriptions=1)) for one in await stores.peers(2)]
-    made = await asyncio.gather(
-        *(servers[number % 2].subscriptions.create(queue.ref, draft()) for number in range(4))
-    )
-    assert len({one.id for one in made}) == 1
+    servers = [Server(one, Quota(subscriptions=1)) for one in await stores.peers(2)]
+    made = await race([subscriber(one, queue) for one in servers], [0] * 4)
+    assert len({*made}) == 1
 
 
 async def test_other_servers_learn_of_its_end_from_the_queues_record(
-    rules: Rules, queue: QueueUnderTest, stores: Stores
+    server: Server, queue: QueueUnderTest, stores: Stores
 ) -> None:
-    other = Rules((await stores.peers(2))[1])
-    made = await rules.subscriptions.create(queue.ref, draft())
+    other = Server((await stores.peers(2))[1])
+    made = await server.subscriptions.create(queue.ref, draft())
     for count in (1, 0):
-        record = await other.stores.management.get_queue(queue.ref)
+        record = await other.management.get_queue(queue.ref)
         assert record is not None
         assert len(await other.subscribers.of(queue.ref, record.version)) == count
-        await rules.subscriptions.delete(queue.ref, made.id)
+        await server.subscriptions.delete(queue.ref, made.id)
 
 
 async def test_other_servers_learn_of_a_topics_subscriptions_from_its_messages(
-    rules: Rules, queue: QueueUnderTest, stores: Stores
+    server: Server, queue: QueueUnderTest, stores: Stores
 ) -> None:
     topic = topic_ref(queue.ref.project, queue.ref.name)
-    other = Rules((await stores.peers(2))[1])
-    topics = Topics(
-        stores.management, stores.messages, limits=LIMITS, clock=stores.clock, turns=Turns()
-    )
+    other = Server((await stores.peers(2))[1])
+    topics = server.topics
     lane = outbox_queue(topic.project)
     seen: list[int] = []
     made = None
@@ -190,45 +167,119 @@ async def test_other_servers_learn_of_a_topics_subscriptions_from_its_messages(
         seen.append(len(found))
         await stores.messages.delete(lane, [message.id], claim_ids=None)
         if made is None:
-            made = await rules.subscriptions.create(topic, draft())
+            made = await server.subscriptions.create(topic, draft())
         else:
-            await rules.subscriptions.delete(topic, made.id)
+            await server.subscriptions.delete(topic, made.id)
     assert seen == [0, 1, 0]
 
 
 async def test_marks_its_queue_for_other_servers(
-    rules: Rules, queue: QueueUnderTest, stores: Stores
+    server: Server, queue: QueueUnderTest, stores: Stores
 ) -> None:
-    other = Rules((await stores.peers(2))[1])
+    other = Server((await stores.peers(2))[1])
     await other.queues.create(queue.ref, {"a": 1})
     assert not (await other.policies.get(queue.ref)).subscribed
-    made = await rules.subscriptions.create(queue.ref, draft())
+    made = await server.subscriptions.create(queue.ref, draft())
     other.policies.forget(queue.ref)
     assert (await other.policies.get(queue.ref)).subscribed
     # It outlives its queue, and marks the next one of that name.
     await other.queues.delete(queue.ref)
     await other.queues.ensure(queue.ref)
     assert (await other.policies.get(queue.ref)).subscribed
-    await rules.subscriptions.flags.clear(queue.ref)
-    assert (await rules.policies.get(queue.ref)).subscribed
-    await rules.subscriptions.delete(queue.ref, made.id)
-    await rules.subscriptions.flags.clear(queue.ref)
-    rules.policies.forget(queue.ref)
-    assert not (await rules.policies.get(queue.ref)).subscribed
-    assert await rules.queues.metadata(queue.ref) == await rules.queues.metadata(
+    await server.subscriptions.flags.clear(queue.ref)
+    assert (await server.policies.get(queue.ref)).subscribed
+    await server.subscriptions.delete(queue.ref, made.id)
+    await server.subscriptions.flags.clear(queue.ref)
+    server.policies.forget(queue.ref)
+    assert not (await server.policies.get(queue.ref)).subscribed
+    assert await server.queues.metadata(queue.ref) == await server.queues.metadata(
         QueueRef(queue.ref.project, "none")
     )
 
 
 async def test_disabling_tells_whether_it_was_not_so_before(
-    rules: Rules, queue: QueueUnderTest
+    server: Server, queue: QueueUnderTest
 ) -> None:
-    made_id = (await rules.subscriptions.create(queue.ref, draft())).id
-    made = await rules.subscriptions.get(queue.ref, made_id)
-    assert await rules.subscriptions.disable(made, "the receiver answered 410")
-    assert not await rules.subscriptions.disable(made, "again")
-    found = await rules.subscriptions.get(queue.ref, made.id)
+    made_id = (await server.subscriptions.create(queue.ref, draft())).id
+    made = await server.subscriptions.get(queue.ref, made_id)
+    assert await server.subscriptions.disable(made, "the receiver answered 410")
+    assert not await server.subscriptions.disable(made, "again")
+    found = await server.subscriptions.get(queue.ref, made.id)
     assert found.disabled is not None
     assert found.disabled.reason == "the receiver answered 410"
-    await rules.subscriptions.delete(queue.ref, made.id)
-    assert not await rules.subscriptions.disable(made, "gone")
+    await server.subscriptions.delete(queue.ref, made.id)
+    assert not await server.subscriptions.disable(made, "gone")
+
+
+# Subscriptions in strict order: as many as there may be.
+
+
+async def test_racing_subscribers_become_as_many_ordered_as_there_may_be(
+    stores: Stores, queue: QueueUnderTest
+) -> None:
+    servers = [Server(one) for one in await stores.peers(2)]
+    makes = [subscriber(one, queue, ordered=True) for one in servers]
+    made = await race(makes, range(2 * MOST), Invalid)
+    assert len(made) == MOST
+    assert {*await ordered_of(stores, queue)} == {*made}
+    left = await servers[0].subscriptions.page(queue.ref, marker=None, limit=10)
+    assert {one.id for one in left} == {*made}, "one that was refused is still there"
+    # A server that has not seen that others ended lets their successors in.
+    await servers[1].subscriptions.delete(queue.ref, made[0])
+    await makes[0](2 * MOST)
+
+
+async def test_subscriptions_that_race_for_the_last_line_change_one_of_them(
+    stores: Stores, queue: QueueUnderTest
+) -> None:
+    servers = [Server(one) for one in await stores.peers(2)]
+    made = [
+        await subscriber(servers[0], queue, ordered=number < MOST - 1)(number)
+        for number in range(MOST + 1)
+    ]
+
+    def changer(server: Server) -> Callable[[str], Awaitable[object]]:
+        ordered = SubscriptionDraft(None, None, {"ordered": True})
+        return lambda one: server.subscriptions.update(queue.ref, one, ordered)
+
+    changed = await race([changer(one) for one in servers], made[-2:], Invalid)
+    assert len(changed) == 1
+    page = await servers[0].subscriptions.page(queue.ref, marker=None, limit=10)
+    assert {*await ordered_of(stores, queue)} == {one.id for one in page if one.is_ordered}
+    assert sum(one.is_ordered for one in page) == MOST
+
+
+async def test_a_change_that_fails_takes_no_line(stores: Stores, queue: QueueUnderTest) -> None:
+    server = Server(stores)
+    for number in range(2):
+        made = await server.subscriptions.create(queue.ref, draft(number))
+    taken = draft(0, ordered=True)
+    with pytest.raises(Conflict, match="another subscription with this subscriber"):
+        await server.subscriptions.update(queue.ref, made.id, taken)
+    assert await ordered_of(stores, queue) == []
+
+
+@pytest.mark.parametrize("confirmed", [False, True])
+async def test_a_line_that_a_crash_left_out_is_taken_at_the_next_try(
+    stores: Stores, queue: QueueUnderTest, confirmed: bool
+) -> None:
+    server = Server(stores)
+    await server.subscriptions.create(queue.ref, draft())
+    last = draft(1, ordered=True)
+    made = await server.subscriptions.create(queue.ref, last)
+    if confirmed:  # as who is a queue is at once, before its queue's record names it
+        await server.subscriptions.confirm(queue.ref, made.id, confirmed=True, token=None)
+    record = await stores.management.get_queue(queue.ref)
+    assert record is not None
+    crashed = {name: value for name, value in record.metadata.items() if name != ORDERED}
+    await stores.management.update_queue(replace(record, metadata=crashed))
+    with pytest.raises(Conflict) if confirmed else nullcontext():
+        assert (await server.subscriptions.create(queue.ref, last)).id == made.id
+    assert await ordered_of(stores, queue) == [made.id]
+
+
+async def ordered_of(stores: Stores, queue: QueueUnderTest) -> list[str]:
+    """The ordered subscriptions that the queue's record names."""
+    record = await stores.management.get_queue(queue.ref)
+    assert record is not None
+    return list(record.metadata.get(ORDERED, ()))
