@@ -44,7 +44,7 @@ async def test_neither_an_absent_store_nor_a_bug_ends_it(caplog: pytest.LogCaptu
         await work.done.wait()
     await background.stop()
     assert work.steps == 4
-    assert "the work put off: away" in caplog.text
+    assert "the work: away" in caplog.text
     assert "the work failed" in caplog.text
     assert "ZeroDivisionError" in caplog.text
 

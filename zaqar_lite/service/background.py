@@ -5,9 +5,34 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.errors import QueueChanged, RecordChanged, ZaqarLiteError
 
 logger = logging.getLogger(__name__)
+
+
+class LoggedErrors:
+    """Log what goes wrong in a block, and go on behind it: it is tried again, or was a courtesy.
+
+    That another writer was faster is nobody's concern.
+    """
+
+    __slots__ = ("_what",)
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        """Begin the block."""
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        """End it; only what ends a task or the process goes further."""
+        if isinstance(error, QueueChanged | RecordChanged):
+            logger.debug("%s: %s", self._what, error)
+        elif isinstance(error, ZaqarLiteError):
+            logger.warning("%s: %s", self._what, error)
+        elif isinstance(error, Exception):
+            logger.error("%s failed", self._what, exc_info=error)
+        return isinstance(error, Exception)
 
 
 class Background:
@@ -49,12 +74,8 @@ class Background:
         while not self._stopped:
             self._woken.clear()
             rest: float | None = None
-            try:
+            with LoggedErrors(self._name):
                 rest = await self._step()
-            except Unavailable as exc:
-                logger.warning("%s put off: %s", self._name, exc)
-            except Exception:
-                logger.exception("%s failed", self._name)
             rest = self._rest if rest is None else rest
             if rest <= 0:
                 await asyncio.sleep(0)

@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 from zaqar_lite.domain.errors import Unavailable, ZaqarLiteError
 from zaqar_lite.domain.ids import new_claim_id
 from zaqar_lite.domain.models import Capability, QueueRef, Stats
+from zaqar_lite.service.background import LoggedErrors
 from zaqar_lite.service.claims import Claims
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.pooling.placement import Place
@@ -91,13 +92,11 @@ class Health:
         reports: dict[str, Report | None] = {}
         for name in sorted(await self.pooled.registry.pools()):
             queue = _random_queue()
-            try:
+            reports[name] = None
+            with LoggedErrors(f"health: the pool {name!r}"):
                 reports[name] = await self._probe(
                     queue, await self._place(self.pooled, name, queue)
                 )
-            except Unavailable as exc:
-                logger.warning("health: the pool %r does not answer: %s", name, exc)
-                reports[name] = None
         return reports
 
     @staticmethod

@@ -4,20 +4,17 @@ Nothing that a reader sees depends on it: expiry, lapse and delay are decided by
 memory, finishes what a crash cut short, and drains queues whose delay was switched off.
 """
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 
-from zaqar_lite.domain.errors import QueueChanged, Unavailable
 from zaqar_lite.domain.models import QueueRecord, SweepResult
-from zaqar_lite.service.background import Background, BackgroundWorker
+from zaqar_lite.service.background import Background, BackgroundWorker, LoggedErrors
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
-logger = logging.getLogger(__name__)
 _STEP = 250
 _QUEUES = 10
 
@@ -66,20 +63,14 @@ class Janitor(BackgroundWorker):
         switched on again meanwhile stays on.
         """
         released, version = 0, record.version if self.policies.checked else None
-        try:
+        with LoggedErrors(f"the delayed messages of {record.queue.name!r}"):
             released = await self.messages.release_delayed(record.queue, _STEP, version=version)
-            if released == _STEP:
-                return released
-            await self.management.update_queue(
-                QueueRecord(record.queue, record.metadata, record.version)
-            )
-        except QueueChanged:
-            logger.info("a queue changed while it was drained; the next step looks again")
-            return released
-        except Unavailable as exc:  # it is being moved to another pool
-            logger.info("the queue %r is drained later: %s", record.queue.name, exc)
-            return released
-        return released + 1
+            if released < _STEP:
+                await self.management.update_queue(
+                    QueueRecord(record.queue, record.metadata, record.version)
+                )
+                released += 1
+        return released
 
     async def _sweep(self) -> float:
         started = perf_counter()

@@ -1,6 +1,5 @@
 """The rules of queues: create, read, patch, delete, list, count and purge."""
 
-import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
@@ -14,7 +13,6 @@ from zaqar_lite.domain.errors import (
     LimitReached,
     NotFound,
     QuotaReached,
-    Unavailable,
 )
 from zaqar_lite.domain.limits import Limits, page_limit
 from zaqar_lite.domain.metadata import Operation, apply_patch
@@ -31,6 +29,7 @@ from zaqar_lite.domain.models import (
     is_delayed,
 )
 from zaqar_lite.domain.quotas import QuotaOf, unlimited
+from zaqar_lite.service.background import LoggedErrors
 from zaqar_lite.service.caching import Cache
 from zaqar_lite.service.metrics.queue_depths import RecentRates
 from zaqar_lite.service.policy import Policies, Policy
@@ -41,7 +40,6 @@ from zaqar_lite.service.subscriptions.subscriber_cache import list_subscriptions
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
-logger = logging.getLogger(__name__)
 _SEEN_FOR = 1.0
 _MOST_SEEN = 10_000
 
@@ -147,7 +145,7 @@ class Queues:
         """
         if queue is None:
             return
-        try:
+        with LoggedErrors(f"the record of the dead-letter queue {queue.name!r}"):
             if self._alone:
                 known: object = self.policies.cached(queue)
             elif monotonic() < self._seen.get(queue, 0.0):
@@ -158,8 +156,6 @@ class Queues:
                 await self.ensure(queue)
             if not self._alone:
                 self._seen[queue] = monotonic() + _SEEN_FOR
-        except Unavailable as exc:
-            logger.warning("the dead-letter queue %r has no record: %s", queue.name, exc)
 
     async def metadata(self, queue: QueueRef) -> dict[str, Any]:
         """The metadata of a queue with the defaults filled in, also of one that is not there."""

@@ -21,7 +21,7 @@ from zaqar_lite.domain.posts import IdempotencyKey, NewMessage
 from zaqar_lite.domain.retry_policy import ATTRIBUTE as RETRY_POLICY
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.domain.topics import name_of, queue_in
-from zaqar_lite.service.background import Background
+from zaqar_lite.service.background import Background, LoggedErrors
 from zaqar_lite.service.delivery.attempt import DeliveryOutcome, DeliverySender, Result
 from zaqar_lite.service.delivery.inspection import MAX_ANSWER, AttemptLog
 from zaqar_lite.service.delivery.outbox import (
@@ -112,10 +112,8 @@ class Deliveries:
         await self._writing.stop()
         await asyncio.gather(*(worker.stop() for worker in self._workers))
         await self.sender.close()
-        try:
+        with LoggedErrors("the last attempts to deliver, for their logs"):
             await self.log.flush()
-        except Unavailable as exc:
-            logger.warning("the last attempts to deliver are not in their logs: %s", exc)
 
     async def _deliver_new(self, message: Message) -> None:
         """Send a message to all who subscribed before it was posted.
@@ -285,12 +283,8 @@ class Deliveries:
         """
         for _ in range(after):
             await asyncio.sleep(0)
-        try:
+        with LoggedErrors("a delivery, which is tried again"):
             return await self._deliver(delivery, subscription, policy, is_fresh=True)
-        except ZaqarLiteError as exc:
-            logger.warning("a delivery is tried again: %s", exc)
-        except Exception:
-            logger.exception("a delivery failed, and is tried again")
         return delivery, LEASE_MS / 1000
 
     async def _deliver(
@@ -376,10 +370,8 @@ class Deliveries:
                 "queue_name": name_of(subscription.queue),
                 "reason": reason,
             }
-            try:
+            with LoggedErrors(f"telling the queue {target!r} of that"):
                 await self._tell(QueueRef(subscription.queue.project, target), event)
-            except ZaqarLiteError as exc:
-                logger.warning("the queue %r was not told of that: %s", target, exc)
 
     async def _tell(self, queue: QueueRef, document: object) -> None:
         """Post to a user's queue, which is made unless it is there; nobody is notified of that."""

@@ -15,7 +15,6 @@ post.
 """
 
 import asyncio
-import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,20 +25,19 @@ import msgspec
 from msgspec.structs import replace
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import Invalid, TooMany, Unavailable, ZaqarLiteError
+from zaqar_lite.domain.errors import Invalid, TooMany
 from zaqar_lite.domain.identity import DELIVERIES_PROJECT
 from zaqar_lite.domain.models import ClaimRequest, DelayMode, Message, QueueRef
 from zaqar_lite.domain.posts import NewMessage, OutboxEntry
 from zaqar_lite.domain.topics import name_of
 from zaqar_lite.domain.yielding import in_steps
-from zaqar_lite.service.background import Background, BackgroundWorker, cancelled
+from zaqar_lite.service.background import Background, BackgroundWorker, LoggedErrors, cancelled
 from zaqar_lite.service.long_polling import LongPolling
 from zaqar_lite.storage.base import MessageStore
 
 if TYPE_CHECKING:
     from zaqar_lite.service.policy import Policies, Policy
 
-logger = logging.getLogger(__name__)
 LEASE_MS = 60_000
 """How long a process has for a message of an internal queue."""
 CLIENT_ID = "7a6171617200400080006c6974650000"
@@ -319,10 +317,8 @@ class QueueWorker(BackgroundWorker):
         await super().stop()
         await self._deleting.stop()
         await cancelled(*self._under_way)
-        try:
+        with LoggedErrors("some deliveries, which come again"):
             await self._delete_done()
-        except Unavailable as exc:
-            logger.warning("some deliveries come again: %s", exc)
 
     async def _begin_some(self) -> float:
         """Begin to act on what the queue has, or wait for it; answer the seconds to rest."""
@@ -352,13 +348,8 @@ class QueueWorker(BackgroundWorker):
         return found or (), _PAUSE if found is None and self.long_polling.is_closed else 0.0
 
     async def _act(self, message: Message) -> None:
-        try:
+        with LoggedErrors("a delivery, which comes again when its lease ends"):
             await self.act(message)
-        except ZaqarLiteError as exc:
-            logger.warning("a delivery comes again when its lease ends: %s", exc)
-        except Exception:
-            logger.exception("a delivery failed; it comes again when its lease ends")
-        else:
             self._done.append(message.id)
             self._deleting.wake()
 

@@ -23,7 +23,7 @@ from zaqar_lite.domain.errors import RecordChanged, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.ids import Marker, is_message_id
 from zaqar_lite.domain.models import Capability, ListQuery, Message, QueueRef
 from zaqar_lite.domain.yielding import STEP, Slices
-from zaqar_lite.service.background import Background, BackgroundWorker, cancelled
+from zaqar_lite.service.background import Background, BackgroundWorker, LoggedErrors, cancelled
 from zaqar_lite.service.jobs.bulk import SAMPLE, Chooser, Job, JobAct, is_waiting
 from zaqar_lite.service.jobs.jobs import Jobs
 from zaqar_lite.service.records import Held
@@ -145,15 +145,10 @@ class JobRunner(BackgroundWorker):
         return ours < _MOST_OF_PROJECT and len(self._running) < _MOST_JOBS
 
     async def _run(self, work: Held[Job]) -> None:
+        """Do a job; one that another process has by now, or that fails, is looked for again."""
         try:
-            await _Run(self._jobs, self._clock, self._name, work, self.is_alone).finish()
-        except RecordChanged:
-            self._work.wake()  # it was cancelled, or somebody else has it
-        except Unavailable as exc:
-            logger.warning("a job of %s waits for the store: %s", work.name, exc)
-        except Exception:
-            # It is tried again: what is wrong may be wrong in this process only.
-            logger.exception("a job of %s can't go on here", work.name)
+            with LoggedErrors(f"a job of {work.name}"):
+                await _Run(self._jobs, self._clock, self._name, work, self.is_alone).finish()
         finally:
             del self._running[work.project, work.name]
 

@@ -13,25 +13,22 @@ knows what was looked at through it, and its rates are of the messages that came
 
 import asyncio
 import heapq
-import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.metadata import MONITOR
 from zaqar_lite.domain.models import QueueRef, Stats
 from zaqar_lite.domain.subscriptions import KIND
-from zaqar_lite.service.background import Background, BackgroundWorker, cancelled
+from zaqar_lite.service.background import Background, BackgroundWorker, LoggedErrors, cancelled
 from zaqar_lite.service.delivery.outbox import is_internal, is_pending
 from zaqar_lite.service.metrics.shared_counters import Flows, SharedCounters
 from zaqar_lite.service.records import all_records
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
-logger = logging.getLogger(__name__)
 _FRESH = 5.0
 """Seconds after which a scrape has all queues counted anew."""
 MOST_SHOWN = 20
@@ -110,12 +107,8 @@ class QueueDepths:
         return depth_of(await self.messages.stats(queue))
 
     async def _run(self) -> None:
-        try:
+        with LoggedErrors("counting the queues"):
             await self._count()
-        except Unavailable as exc:
-            logger.warning("the queues were not counted: %s", exc)
-        except Exception:
-            logger.exception("counting the queues failed")
 
     async def _count(self) -> None:
         begun = time.perf_counter()

@@ -36,7 +36,7 @@ from zaqar_lite.domain.errors import Conflict, NotFound, RecordChanged, Unavaila
 from zaqar_lite.domain.ids import Marker
 from zaqar_lite.domain.models import ListQuery, Message, QueueRef, Record
 from zaqar_lite.domain.yielding import Turns
-from zaqar_lite.service.background import Background, BackgroundWorker
+from zaqar_lite.service.background import Background, BackgroundWorker, LoggedErrors
 from zaqar_lite.service.delivery.outbox import OUTBOX_QUEUES, is_internal, ordered_queue
 from zaqar_lite.service.pooling.placement import CARRY, Entry, Place, flavor_name
 from zaqar_lite.service.pooling.pooled_store import PooledMessages, staging_queue
@@ -420,7 +420,7 @@ class DrainWorker(BackgroundWorker):
         place = (await self._placements.entry(target)).place
         if place.group:
             return
-        try:
+        with LoggedErrors(f"redriven messages of {name!r}"):
             old, new = await self.messages.pool(pool), await self.messages.pool(place.pool)
             staging = staging_queue(target)
             is_empty = True
@@ -436,10 +436,6 @@ class DrainWorker(BackgroundWorker):
                 await self._management.delete_record(
                     CARRY, record.project, record.name, expected=record.version
                 )
-        except RecordChanged:
-            return
-        except Unavailable as exc:
-            logger.warning("redriven messages of %r are carried later: %s", name, exc)
 
     async def _as_moved(
         self, old: MessageStore, queue: QueueRef, found: Sequence[Message]

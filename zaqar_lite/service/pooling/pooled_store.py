@@ -38,7 +38,7 @@ from zaqar_lite.domain.models import (
 )
 from zaqar_lite.domain.posts import IdempotencyKey, KnownKeys, NewMessage, Posted
 from zaqar_lite.domain.settlements import Outcome
-from zaqar_lite.service.background import cancelled
+from zaqar_lite.service.background import LoggedErrors, cancelled
 from zaqar_lite.service.delivery.outbox import is_internal
 from zaqar_lite.service.pooling.placement import CARRY, Place, Placements
 from zaqar_lite.service.pooling.pools import Pool, PoolRegistry
@@ -390,10 +390,8 @@ class PooledMessages(Store):
             if name not in known:
                 await self.connections.forget(name)
                 continue
-            try:
+            with LoggedErrors(f"the sweep of the pool {name!r}"):
                 swept = swept.plus(await store.sweep(store.sweep_step, retries_of))
-            except Unavailable as exc:
-                logger.warning("sweep of the pool %r put off: %s", name, exc)
         return swept
 
 

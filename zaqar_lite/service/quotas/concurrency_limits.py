@@ -23,7 +23,7 @@ from weakref import WeakValueDictionary
 
 from zaqar_lite.domain.errors import QuotaReached, Unavailable
 from zaqar_lite.domain.identity import DELIVERIES_PROJECT
-from zaqar_lite.service.background import Background, BackgroundWorker
+from zaqar_lite.service.background import Background, BackgroundWorker, LoggedErrors
 from zaqar_lite.service.quotas.quotas import Quotas
 from zaqar_lite.service.records import retried
 from zaqar_lite.storage.management import ManagementStore
@@ -129,10 +129,8 @@ class ConcurrencyLeases(BackgroundWorker):
     async def stop(self) -> None:
         """Stop that task and give back all permits."""
         await super().stop()
-        try:
+        with LoggedErrors("giving back permits, which will end by themselves"):
             await self.management.delete_record(PROCESS, "", self._me)
-        except Unavailable:
-            return
 
     def leased(self, kind: str, project: str) -> int:
         """How many permits this process has."""

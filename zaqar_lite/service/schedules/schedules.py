@@ -8,7 +8,6 @@ instant that its schedule does not name; it is removed when it is found.
 """
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
@@ -22,14 +21,13 @@ from zaqar_lite.domain.clock import Clock, read_instant
 from zaqar_lite.domain.errors import (
     Invalid,
     LimitReached,
-    RecordChanged,
     Unavailable,
     ZaqarLiteError,
 )
 from zaqar_lite.domain.groups import GROUP_HEADER, check_group
 from zaqar_lite.domain.metadata import is_queue_name
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.service.background import Background, BackgroundWorker
+from zaqar_lite.service.background import Background, BackgroundWorker, LoggedErrors
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.post_validation import Draft
 from zaqar_lite.service.records import Held, Kind, Most
@@ -399,7 +397,6 @@ class Schedules:
         await self._messages.check([plan.draft()])
 
 
-logger = logging.getLogger(__name__)
 _STEP = 50
 _AT_ONCE = 10
 _LONGEST_REST = 1.0
@@ -450,17 +447,10 @@ class Scheduler(BackgroundWorker):
 
     async def _try(self, due: DueEntry) -> bool:
         """Handle an entry of the index, if that is possible now; answer whether it was handled."""
-        try:
+        # One that this version can't read, or whose time zone is gone, holds up no other.
+        with LoggedErrors(f"the schedule {due.name!r}"):
             return await self._handle(due)
-        except RecordChanged:
-            return False  # another process was faster
-        except Unavailable as exc:
-            logger.warning("the schedule %r waits for the store: %s", due.name, exc)
-            return False
-        except Exception:
-            # One that this version can't read, or whose time zone is gone, holds up no other.
-            logger.exception("the schedule %r can't be handled", due.name)
-            return False
+        return False
 
     async def _handle(self, due: DueEntry) -> bool:
         held = await self._schedules.read(due.project, due.name)
