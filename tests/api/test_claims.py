@@ -42,31 +42,6 @@ async def test_claims_ten_by_default_and_twenty_at_most(api: Api) -> None:
         await api.expect(400, "POST", f"claims?limit={limit}", title="Invalid API request")
 
 
-@pytest.mark.parametrize(
-    ("document", "title"),
-    [
-        ({"ttl": 59, "grace": 60}, "Invalid API request"),
-        ({"ttl": 60, "grace": 59}, "Invalid API request"),
-        ({"ttl": 60, "grace": 43_201}, "Invalid API request"),
-        ({"ttl": 43_201, "grace": 60}, "Invalid API request"),
-        ({"ttl": -1, "grace": -1}, "Invalid API request"),
-        ({"ttl": "60"}, "Invalid request body"),
-        ({"grace": 60.5}, "Invalid request body"),
-        ({"ttl": True}, "Invalid request body"),
-        ([], "Invalid request body"),
-    ],
-)
-async def test_refuses_a_claim_and_claims_nothing(
-    api: Api,
-    document: Any,
-    title: str,
-) -> None:
-    await api.post({"body": 1})
-    answer = await api.call("POST", "claims", document)
-    assert (answer.status_code, answer.json()["title"]) == (400, title)
-    assert len(await api.claim()) == 1
-
-
 @pytest.mark.parametrize("document", [None, {}, {"ttl": None, "grace": None}, {"other": 1}])
 async def test_uses_the_default_times(api: Api, document: Any) -> None:
     await api.post({"body": 1})
@@ -112,22 +87,6 @@ async def test_answers_404_for_a_claim_that_is_not_there(api: Api, claim_id: str
     await api.expect(204, "DELETE", path)
 
 
-async def test_refuses_a_renewal(api: Api) -> None:
-    await api.post({"body": 1})
-    path = f"claims/{claim_id_of((await api.claim())[0])}"
-    documents: tuple[Any, ...] = (
-        None,
-        [],
-        {"ttl": "60"},
-        {"ttl": 59},
-        {"ttl": 43_201},
-        {"grace": 1.5},
-    )
-    for document in documents:
-        await api.expect(400, "PATCH", path, document)
-    assert (await api.call("GET", path)).json()["ttl"] == 300
-
-
 @pytest.mark.parametrize("grace", [-1, 0, 43_200, 43_201])
 async def test_a_grace_out_of_range_is_bounded_when_a_claim_is_renewed(
     api: Api, grace: int
@@ -164,16 +123,6 @@ async def test_delays_by_the_queue_and_by_the_message(api: Api) -> None:
     assert [message["body"] for message in await api.claim()] == ["default"]
     api.advance(20)
     assert [message["body"] for message in await api.claim()] == ["long"]
-
-
-@pytest.mark.parametrize("delay", [-1, 901])
-async def test_refuses_a_delay_out_of_range_and_stores_nothing(api: Api, delay: int) -> None:
-    await api.call("PUT", "", {"_default_message_delay": 60})
-    document = {"messages": [{"body": 0}, {"body": 1, "delay": delay}]}
-    answer = await api.call("POST", "messages", document)
-    assert (answer.status_code, answer.json()["title"]) == (400, "Invalid API request")
-    assert "Message 1" in answer.json()["description"]
-    assert await api.browse("echo=true&include_delayed=true") == []
 
 
 @pytest.mark.parametrize("delay", [900, 901, -1])
@@ -219,36 +168,6 @@ async def test_edits_a_message_before_its_delivery(api: Api) -> None:
     assert await api.claim() == []
     await api.expect(204, "DELETE", f"messages/{first}")
     await api.expect(404, "PATCH", f"messages/{first}", {"body": 3})
-
-
-@pytest.mark.parametrize(
-    "document",
-    [
-        {},
-        [],
-        {"x": 1},
-        {"ttl": 59},
-        {"ttl": None},
-        {"delay": -1},
-        {"delay": 901},
-        {"delay": "1"},
-        {"ttl": 60, "delay": 61},
-        {"ttl": 60.5},
-    ],
-)
-async def test_refuses_an_edit_and_changes_nothing(api: Api, document: Any) -> None:
-    await delayed_queue(api, 100)
-    (message_id,) = await api.post({"body": 1})
-    before = (await api.call("GET", f"messages/{message_id}?details=true")).json()
-    await api.expect(400, "PATCH", f"messages/{message_id}", document)
-    after = (await api.call("GET", f"messages/{message_id}?details=true")).json()
-    assert {**after, "age": 0} == {**before, "age": 0}
-
-
-async def test_refuses_an_edit_whose_ttl_would_end_before_the_delay_that_stays(api: Api) -> None:
-    await delayed_queue(api, 100)
-    (message_id,) = await api.post({"body": 1})
-    await api.expect(400, "PATCH", f"messages/{message_id}", {"ttl": 60})
 
 
 async def test_edits_nothing_on_a_normal_queue(api: Api) -> None:

@@ -245,38 +245,6 @@ async def test_a_job_that_can_never_go_on_fails(under_way: int) -> None:
     assert "log" in found.error
 
 
-@pytest.mark.parametrize(
-    "document",
-    [
-        {},
-        {"ids": [], "filter": {}},
-        {"ids": []},
-        {"ids": ["x", "x"]},
-        {"filter": {"colour": "red"}},
-        {"filter": {"where": "reason ="}},
-        {"filter": {"due_before": "tomorrow"}},
-        {"filter": {"older_than": -1}},
-        {"filter": {"older_than": 1 << 64}},
-        {"filter": {"group": ""}},
-        {"filter": {"group": "x" * 129}},
-        {"filter": {"body": {"path": "x" * 257, "equals": 1}}},
-        {"filter": {"body": {"path": "x", "equals": 1 << 64}}},
-        {"filter": {"body": {"path": "x", "equals": nested(198)}}},
-        {"filter": {}, "to": "letters"},
-        {"filter": {}, "limit": 0},
-        {"filter": {}, "max_per_second": 0},
-        {"filter": {}, "delay": 901},
-        {"filter": {}, "reset": "all"},
-        {"filter": {}, "by": 1},
-        {"filter": {}, "colour": "red"},
-        {"ids": "abc"},
-    ],
-)
-async def test_an_order_that_breaks_a_rule_is_refused(api: Api, document: Any) -> None:
-    await api.expect(400, "POST", f"{LETTERS}/redrives", document)
-    assert (await api.call("GET", f"{LETTERS}/redrives")).json() == {"jobs": []}
-
-
 async def test_an_order_at_its_bounds_finds_what_it_means(api: Api) -> None:
     path = "a." * 127 + "ab"
     value: Any = nested(197)

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from typing import Any
 
 import pytest
 
@@ -57,60 +56,6 @@ async def test_returns_a_body_byte_for_byte(api: Api) -> None:
     assert b'"body":' + body + b"}" in listed.content
     claimed = await api.call("POST", "claims")
     assert body in claimed.content
-
-
-@pytest.mark.parametrize(
-    ("document", "title"),
-    [
-        ({}, "Invalid request body"),
-        ([], "Invalid request body"),
-        ([{"body": 1}], "Invalid request body"),
-        ({"messages": None}, "Invalid request body"),
-        ({"messages": {}}, "Invalid request body"),
-        ({"messages": ["text"]}, "Invalid request body"),
-        ({"messages": [None]}, "Invalid request body"),
-        ({"messages": [{}]}, "Invalid request body"),
-        ({"messages": [{"body": 1}, {"ttl": 60}]}, "Invalid request body"),
-        ({"messages": [{"body": 1, "ttl": "60"}]}, "Invalid request body"),
-        ({"messages": [{"body": 1, "ttl": 60.0}]}, "Invalid request body"),
-        ({"messages": [{"body": 1, "ttl": None}]}, "Invalid request body"),
-        ({"messages": [{"body": 1, "ttl": True}]}, "Invalid request body"),
-        ({"messages": [{"body": 1, "delay": None}]}, "Invalid request body"),
-        ({"messages": [{"body": 1, "delay": "1"}]}, "Invalid request body"),
-        ({"messages": [{"body": 1, "idempotency_key": 1}]}, "Invalid request body"),
-        ({"messages": [{"body": 1, "idempotency_key": None}]}, "Invalid request body"),
-        ({"messages": [{"body": 1, "headers": []}]}, "Invalid request body"),
-        ({"messages": [{"body": 1, "headers": {"a": 1}}]}, "Invalid request body"),
-        ({"messages": [{"body": 1, "headers": None}]}, "Invalid request body"),
-        ({"messages": []}, "Invalid API request"),
-        ({"messages": [{"body": 1, "ttl": 59}]}, "Invalid API request"),
-        ({"messages": [{"body": 1, "ttl": -1}]}, "Invalid API request"),
-        ({"messages": [{"body": 1, "ttl": 1_209_601}]}, "Invalid API request"),
-        ({"messages": [{"body": 1, "idempotency_key": ""}]}, "Invalid API request"),
-        ({"messages": [{"body": 1, "idempotency_key": "k" * 129}]}, "Invalid API request"),
-        (
-            {"messages": [{"body": 1, "headers": {str(n): "" for n in range(33)}}]},
-            "Invalid API request",
-        ),
-        ({"messages": [{"body": 1, "headers": {"h": "v" * 8192}}]}, "Invalid API request"),
-    ],
-)
-async def test_refuses_a_post_and_stores_nothing(
-    api: Api,
-    document: Any,
-    title: str,
-) -> None:
-    answer = await api.call("POST", "messages", document)
-    assert (answer.status_code, answer.json()["title"]) == (400, title)
-    assert answer.json()["description"]
-    assert await api.browse() == []
-    assert (await api.call("GET", "/v2/queues")).json()["queues"] == []
-
-
-async def test_names_the_message_and_the_field_that_is_wrong(api: Api) -> None:
-    answer = await api.call("POST", "messages", {"messages": [{"body": 1}, {"body": 2, "ttl": ""}]})
-    assert "ttl" in answer.json()["description"]
-    assert "message 1" in answer.json()["description"]
 
 
 async def test_limits_the_size_of_a_post_by_server_and_queue(api: Api) -> None:

@@ -46,41 +46,6 @@ async def test_shows_the_defaults_of_a_queue_that_is_not_there(api: Api) -> None
     await api.expect(204, "DELETE", "")
 
 
-@pytest.mark.parametrize(
-    "metadata",
-    [
-        {"_default_message_ttl": 59},
-        {"_default_message_ttl": 1_209_601},
-        {"_default_message_ttl": 0},
-        {"_default_message_ttl": ""},
-        {"_default_message_ttl": "60"},
-        {"_default_message_ttl": True},
-        {"_max_messages_post_size": 0},
-        {"_max_messages_post_size": 262_145},
-        {"_default_message_delay": -1},
-        {"_default_message_delay": 901},
-        {"_default_message_delay": 1.5},
-        {"_max_claim_count": 0},
-        {"_max_claim_count": -1},
-        {"_max_claim_count": 65_536},
-        {"_max_claim_count": "3"},
-        {"_dead_letter_queue": 7},
-        {"_dead_letter_queue": "a@b"},
-        {"_dead_letter_queue": ""},
-        {"_dead_letter_queue_messages_ttl": 59},
-        {"_enable_encrypt_messages": True},
-        {"_enable_encrypt_messages": []},
-        {"_retry_policy": 3},
-        {"_flavor": 1},
-    ],
-)
-async def test_refuses_reserved_attributes_that_can_not_work(
-    api: Api, metadata: dict[str, Any]
-) -> None:
-    await api.expect(400, "PUT", "", metadata, says=next(iter(metadata)))
-    assert (await api.call("GET", "/v2/queues")).json()["queues"] == []
-
-
 async def test_stores_unknown_reserved_keys_and_nulls_as_they_are(api: Api) -> None:
     metadata = {"_ttl": 60, "_max_claim_count": None, "x": {"\u00fc": [1]}}
     await api.call("PUT", "", metadata)
@@ -118,35 +83,6 @@ async def test_patches_metadata(api: Api) -> None:
     assert (answer.status_code, answer.json()) == (200, expected)
     assert (await api.call("GET", "")).json() == expected
     assert (await patch(api)).json() == expected
-
-
-@pytest.mark.parametrize(
-    ("operation", "status"),
-    [
-        ({"op": "replace", "path": "/metadata/none", "value": 1}, 409),
-        ({"op": "remove", "path": "/metadata/none"}, 409),
-        ({"op": "add", "path": "/metadata/_default_message_ttl", "value": 1}, 400),
-        ({"op": "move", "path": "/metadata/a", "value": 1}, 400),
-        ({"op": "add", "path": "/metadata/a"}, 400),
-        ({"op": "add", "path": "metadata/a", "value": 1}, 400),
-        ({"op": "add", "path": "/metadata", "value": 1}, 400),
-        ({"op": "add", "path": "/metadata/a/b", "value": 1}, 400),
-        ({"op": "add", "path": "/metadata//a", "value": 1}, 400),
-        ({"op": "add", "path": "/metadata/a/", "value": 1}, 400),
-        ({"op": "add", "path": "/metadata/~2", "value": 1}, 400),
-        ({"op": "add", "path": "/foo/a", "value": 1}, 400),
-        ({"op": "add", "path": 3, "value": 1}, 400),
-        ({"path": "/metadata/a", "value": 1}, 400),
-        ("add", 400),
-    ],
-)
-async def test_refuses_a_patch_as_a_whole(api: Api, operation: Any, status: int) -> None:
-    await api.call("PUT", "", {"a": 1})
-    answer = await patch(api, {"op": "add", "path": "/metadata/z", "value": 1}, operation)
-    assert answer.status_code == status
-    title = "Resource conflict" if status == 409 else "Invalid request body"
-    assert answer.json()["title"] == title
-    assert (await api.call("GET", "")).json() == {**DEFAULTS, "a": 1}
 
 
 async def test_refuses_a_patch_of_the_wrong_type_size_or_form(api: Api) -> None:
@@ -226,14 +162,6 @@ async def test_purges_messages_of_every_state(api: Api) -> None:
     await api.expect(204, "POST", "purge", {"resource_types": ["messages"]})
     assert (await api.call("GET", "stats")).json()["messages"]["total"] == 0
     assert (await api.call("GET", "")).json()["keep"] == 1
-
-
-@pytest.mark.parametrize(
-    "document",
-    [{}, {"resource_types": ["x"]}, {"resource_types": "messages"}, {"resource_types": [1]}],
-)
-async def test_refuses_a_purge(api: Api, document: dict[str, Any]) -> None:
-    await api.expect(400, "POST", "purge", document, title="Invalid API request")
 
 
 async def test_deletes_a_queue_with_its_messages(api: Api) -> None:
@@ -355,13 +283,6 @@ async def test_warns_of_a_limit_without_a_place_for_dead_letters(api: Api, limit
     assert await patched("add", limit, value=5) is None
     assert await patched("remove", "_dead_letter_queue") == warning
     assert await patched("remove", limit) is None
-
-
-@pytest.mark.parametrize("ttl", [59, 1_209_601, "60", True])
-async def test_refuses_a_time_of_dead_letters_out_of_range(api: Api, ttl: Any) -> None:
-    metadata = {"_dead_letter_queue": "dead", "_dead_letter_queue_messages_ttl": ttl}
-    await api.expect(400, "PUT", "", metadata)
-    await api.expect(201, "PUT", "", {**metadata, "_dead_letter_queue_messages_ttl": 60})
 
 
 async def test_a_queue_may_honour_delays_though_its_default_is_none(api: Api) -> None:

@@ -268,16 +268,6 @@ async def test_a_project_gets_quotas_of_its_own(make_api: MakeApi) -> None:
         assert (shown["own"], shown["quotas"]["bytes"]) == ({}, None)
 
 
-@pytest.mark.parametrize(
-    "document",
-    [{"queue": 1}, {"queues": -1}, {"queues": "1"}, {"queues": True}, {"read_bytes": 0}, [1]],
-)
-async def test_a_quota_that_is_none_is_refused(make_api: MakeApi, document: Any) -> None:
-    async with make_api(admin_mode=True) as api:
-        await api.expect(400, "PUT", "/v2/quotas/demo", document)
-        assert (await api.call("GET", "/v2/quotas/demo")).json()["own"] == {}
-
-
 async def test_a_project_that_can_not_be_has_no_quotas(make_api: MakeApi) -> None:
     async with make_api(admin_mode=True) as api:
         for method in ("GET", "PUT", "DELETE"):

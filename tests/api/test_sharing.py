@@ -86,30 +86,6 @@ async def test_does_not_admit_a_neighbour_with_the_same_beginning(api: Api) -> N
     assert (await use(api, shared, "messages")).status_code == 404
 
 
-@pytest.mark.parametrize(
-    "document",
-    [
-        {"paths": ["stats"]},
-        {"paths": "messages"},
-        {"paths": [1]},
-        {"methods": "GET"},
-        {"methods": [1]},
-        {"methods": ["GET,POST"]},
-        {"methods": ["BREW"]},
-        {"expires": 1_900_000_000},
-        {"expires": "1900000000"},
-        {"expires": "soon"},
-        {"expires": "2020-01-01T00:00:00"},
-        {"expires": "2999-01-01T00:00:00"},
-        {"expires": "9999-12-31T23:59:59-14:00"},
-        {"expires": "0001-01-01T00:00:00+14:00"},
-        {"more": 1},
-    ],
-)
-async def test_refuses_to_sign(api: Api, document: dict[str, Any]) -> None:
-    await api.expect(400, "POST", "share", document, title="Invalid API request")
-
-
 async def test_refuses_a_project_whose_text_could_be_read_in_two_ways(api: Api) -> None:
     for project in ("a,b", r"a\nb"):
         await api.expect(400, "POST", "share", {}, X_Project_ID=project)

@@ -1,7 +1,6 @@
 """The subscription API, to the status code."""
 
 import json
-import time
 from typing import Any
 
 import pytest
@@ -65,53 +64,6 @@ async def test_making_one_does_not_read_the_others(
     for number in range(40, 45):
         await subscribe(api, f"{URL}/{number}")
     assert len(read) <= 45
-
-
-@pytest.mark.parametrize(
-    ("document", "words"),
-    [
-        (None, "Missing parameter 'subscriber'"),
-        ({}, "No subscription to create"),
-        ([], "must be a dict"),
-        ({"ttl": 60}, "Missing parameter"),
-        ({"subscriber": ""}, "length >= 1 - at `$.subscriber`"),
-        ({"subscriber": 3}, "Expected `str`"),
-        ({"subscriber": "fake"}, "must be supported in the list"),
-        ({"subscriber": "email://fake"}, "must be supported in the list"),
-        ({"subscriber": "http://"}, "names no host"),
-        ({"subscriber": "http://a b/"}, "without blanks"),
-        ({"subscriber": "http://host/\r\nX: y"}, "without blanks"),
-        ({"subscriber": "http://user:secret@host/"}, "no user and no password"),
-        ({"subscriber": "http://host:22/"}, "port is 80"),
-        ({"subscriber": "http://host:99999/"}, "no valid URL"),
-        ({"subscriber": "trust+https://host/"}, "Keystone"),
-        ({"subscriber": "mailto:a@b.org"}, "smtp_host"),
-        ({"subscriber": URL, "options": "123"}, "at `$.options`"),
-        ({"subscriber": URL, "options": {"post_headers": []}}, "Expected `object | null`"),
-        ({"subscriber": URL, "options": {"post_headers": {"Host": "x"}}}, "this server alone"),
-        ({"subscriber": URL, "options": {"post_headers": {"webhook-id": "x"}}}, "server alone"),
-        ({"subscriber": URL, "options": {"post_headers": {"a b": "x"}}}, "no name of a header"),
-        ({"subscriber": URL, "options": {"post_headers": {"a": "x\ny"}}}, "printable"),
-        ({"subscriber": URL, "options": {"post_headers": {"a": 1}}}, "at `$.post_headers[...]`"),
-        ({"subscriber": URL, "options": {"post_data": {}}}, "at `$.post_data`"),
-        ({"subscriber": URL, "options": {"dead_letter_queue": "a b"}}, "name of a queue"),
-        ({"subscriber": URL, "options": {"_retry_policy": 3}}, "Expected `object`"),
-        ({"subscriber": URL, "options": {"_retry_policy": {"minimum_delay": 25}}}, "at least 10"),
-        ({"subscriber": URL, "options": {"x": "y" * 33_000}}, "32768"),
-        ({"subscriber": URL, "ttl": "123"}, "Expected `int`"),
-        ({"subscriber": URL, "ttl": None}, "Expected `int`"),
-        ({"subscriber": URL, "ttl": True}, "Expected `int`"),
-        ({"subscriber": URL, "ttl": 0}, "at least 60"),
-        ({"subscriber": URL, "ttl": 59}, "at least 60"),
-        ({"subscriber": URL, "ttl": 1 << 62}, "year 9999"),
-        ({"subscriber": URL, "ttl": 253_402_300_800 - int(time.time())}, "year 9999"),
-    ],
-)
-async def test_refuses_what_is_wrong(api: Api, document: Any, words: str) -> None:
-    answer = await api.call("POST", "subscriptions", document)
-    assert (answer.status_code, answer.json()["title"]) == (400, "Invalid API request")
-    assert words in answer.json()["description"]
-    assert (await api.call("GET", "/v2/queues")).json()["queues"] == []
 
 
 async def test_a_subscriber_is_there_once(api: Api) -> None:

@@ -68,24 +68,6 @@ async def test_is_made_shown_changed_and_deleted(api: Api) -> None:
     assert absent.json()["_default_message_ttl"] == 3600
 
 
-@pytest.mark.parametrize(
-    ("patch", "content_type", "status"),
-    [
-        ([{"op": "replace", "path": "/metadata/other", "value": 1}], PATCH, 409),
-        ([{"op": "remove", "path": "/metadata/other"}], PATCH, 409),
-        ([{"op": "move", "path": "/metadata/a", "value": 1}], PATCH, 400),
-        ([{"op": "add", "path": "/metadata/_default_message_ttl", "value": 1}], PATCH, 400),
-        ([{"op": "add", "path": "/metadata/a", "value": 1}], "application/json", 415),
-    ],
-)
-async def test_refuses_patches_as_queues_do(
-    api: Api, patch: Any, content_type: str, status: int
-) -> None:
-    await api.call("PUT", TOPIC)
-    refused = await api.call("PATCH", TOPIC, patch, Content_Type=content_type)
-    assert refused.status_code == status, refused.text
-
-
 async def test_a_topic_that_is_not_there_has_nothing_to_change(api: Api) -> None:
     patch = [{"op": "add", "path": "/metadata/a", "value": 1}]
     await api.expect(404, "PATCH", TOPIC, patch, Content_Type=PATCH)
@@ -145,21 +127,6 @@ async def test_keeps_no_message(api: Api) -> None:
             await api.expect(400, "GET", f"{place}/messages?{wrong_flag}")
     listed = (await api.call("GET", "/v2/topics")).json()
     assert [topic["name"] for topic in listed["topics"]] == ["news"]
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        {"body": 1, "ttl": 1},
-        {"ttl": 60},
-        {"body": 1, "delay": 901},
-        {"body": 1, "deliver_at": "2930-01-01T00:00:00Z"},
-        {"body": 1, "deliver_at": "soon"},
-        {"body": 1, "deliver_at": "2030-01-01T00:00:00Z", "delay": 1},
-    ],
-)
-async def test_refuses_messages_as_queues_do(api: Api, message: dict[str, Any]) -> None:
-    await api.expect(400, "POST", f"{TOPIC}/messages", {"messages": [message]})
 
 
 async def test_refuses_a_post_that_is_too_large_for_it(api: Api) -> None:
@@ -260,26 +227,6 @@ async def test_exhausted_messages_go_to_the_queues_own_dead_letters(api: Api) ->
     api.advance(61)
     await api.expect(204, "POST", "/v2/queues/plain/claims")
     await in_queue(api, "dead", 1)
-
-
-@pytest.mark.parametrize(
-    ("document", "why"),
-    [
-        ({"subscriber": "queue:"}, "queue:NAME"),
-        ({"subscriber": "queue:a b"}, "queue:NAME"),
-        ({"subscriber": "Queue:a"}, "must be supported in the list"),
-        ({"subscriber": "ftp://example.org"}, "must be supported in the list"),
-        ({"subscriber": "queue:a", "options": {"ordered": True}}, "ordered"),
-    ],
-)
-async def test_refuses_wrong_subscribers(api: Api, document: Any, why: str) -> None:
-    await api.expect(400, "POST", f"{TOPIC}/subscriptions", document, says=why)
-
-
-async def test_only_topics_have_queues_as_subscribers(api: Api) -> None:
-    refused = await api.call("POST", "subscriptions", {"subscriber": "queue:a"})
-    assert refused.status_code == 400
-    assert "must be supported in the list" in refused.json()["description"]
 
 
 async def test_its_subscriptions_are_its_own(api: Api) -> None:
