@@ -85,6 +85,15 @@ def page_limit(limit: int | None, most: int, default: int = DEFAULT_LIMIT) -> in
     """
     if limit is None:
         return min(default, most)
-    if not 1 <= limit <= most:
-        raise Invalid(f"Limit must be at least 1 and no greater than {most}.")
+    check_range("The limit", limit, 1, most)
     return limit
+
+
+def check_range(what: str, value: int | None, least: int, most: int, unit: str = "") -> None:
+    """Refuse a value that is out of range; None is not given, and is none.
+
+    Raises:
+        Invalid: says what it may be, and what it is.
+    """
+    if value is not None and not least <= value <= most:
+        raise Invalid(f"{what} must be between {least} and {most}{unit}; it is {value}.")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from zaqar_lite.domain.attempts import MAX_DETAIL, MAX_REASON
 from zaqar_lite.domain.errors import Conflict, Forbidden, Invalid, NotFound
 from zaqar_lite.domain.ids import is_claim_id
-from zaqar_lite.domain.limits import MIN_CLAIM_GRACE, MIN_CLAIM_TTL, Limits, page_limit
+from zaqar_lite.domain.limits import MIN_CLAIM_GRACE, MIN_CLAIM_TTL, Limits, check_range, page_limit
 from zaqar_lite.domain.models import (
     Claim,
     ClaimRequest,
@@ -56,12 +56,8 @@ class Claims:
         limit = page_limit(limit, limits.claim(large=large))
         ttl = self._ttl(ttl)
         grace = limits.default_claim_grace if grace is None else grace
-        if not MIN_CLAIM_GRACE <= grace <= limits.max_claim_grace:
-            raise Invalid(
-                f"The grace of a claim must be between {MIN_CLAIM_GRACE} and "
-                f"{limits.max_claim_grace} seconds; it is {grace}."
-            )
-
+        longest = limits.max_claim_grace
+        check_range("The grace of a claim", grace, MIN_CLAIM_GRACE, longest, " seconds")
         request = ClaimRequest(
             limit,
             ttl_ms=ttl * 1000,
@@ -108,20 +104,15 @@ class Claims:
         Raises:
             Invalid: the delay is out of range.
         """
-        longest = self.limits.max_claim_ttl
-        if not 0 <= delay <= longest:
-            raise Invalid(f"The delay must be between 0 and {longest} seconds; it is {delay}.")
+        check_range("The delay", delay, 0, self.limits.max_claim_ttl, " seconds")
         if is_claim_id(claim_id):
             given_back = Settlement("", Act.RELEASE, delay_ms=delay * 1000)
             await self.messages.settle_all(queue, claim_id, given_back)
 
     def _ttl(self, ttl: int | None) -> int:
         ttl = self.limits.default_claim_ttl if ttl is None else ttl
-        if not self.shortest <= ttl <= self.limits.max_claim_ttl:
-            raise Invalid(
-                f"The ttl of a claim must be between {self.shortest} and "
-                f"{self.limits.max_claim_ttl} seconds; it is {ttl}."
-            )
+        longest = self.limits.max_claim_ttl
+        check_range("The ttl of a claim", ttl, self.shortest, longest, " seconds")
         return ttl
 
     async def settle(
@@ -170,8 +161,7 @@ class Claims:
 
     def _check_settlements(self, settlements: Sequence[Settlement]) -> None:
         most = self.limits.claim(large=True)
-        if not 1 <= len(settlements) <= most:
-            raise Invalid(f"Between 1 and {most} messages can be settled at once.")
+        check_range("The number of messages", len(settlements), 1, most)
         names = [one.message_id for one in settlements]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)

@@ -1,6 +1,6 @@
 """The rules of messages: post, list, get, edit, delete and pop."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ from msgspec import Struct
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Conflict, Forbidden, Invalid, NotFound
 from zaqar_lite.domain.ids import Marker, is_claim_id, is_message_id, parse_marker
-from zaqar_lite.domain.limits import Limits, page_limit
+from zaqar_lite.domain.limits import Limits, check_range, page_limit
 from zaqar_lite.domain.models import (
     ClaimRequest,
     Edit,
@@ -32,6 +32,8 @@ from zaqar_lite.storage.base import MessageStore
 
 if TYPE_CHECKING:
     from zaqar_lite.service.encryption import EncryptionKeys
+
+_IDS = "The number of ids"
 
 
 class _Post(Struct, frozen=True):
@@ -203,7 +205,7 @@ class Messages:
         Raises:
             Invalid: too many ids.
         """
-        self._check_ids(ids, large=large)
+        check_range(_IDS, len(ids), 1, self.limits.page(large=large))
         known = [message_id for message_id in ids if is_message_id(message_id)]
         if not known:
             return ()
@@ -298,7 +300,7 @@ class Messages:
             Invalid: the number of ids is out of range, or claim ids are required and missing.
             Forbidden: an id is not held by a listed live claim; nothing was deleted.
         """
-        self._check_ids(ids, large=large)
+        check_range(_IDS, len(ids), 1, self.limits.page(large=large))
         if self.limits.message_delete_with_claim_id and not claim_ids:
             raise Invalid("The parameters 'ids' and 'claim_ids' must both be given.")
         known = [message_id for message_id in ids if is_message_id(message_id)]
@@ -319,10 +321,7 @@ class Messages:
         Raises:
             Invalid: the limit is out of range.
         """
-        most = self.limits.claim(large=large)
-        if not 1 <= limit <= most:
-            raise Invalid(f"'pop' must be at least 1 and no greater than {most}.")
-
+        check_range("'pop'", limit, 1, self.limits.claim(large=large))
         request = ClaimRequest(limit, details=details, removes=True)
         return (await self.queues.claim(queue, request, self.messages)).messages
 
@@ -332,8 +331,7 @@ class Messages:
         Raises:
             Invalid: the count is out of range.
         """
-        if not 1 <= count <= self.limits.max_ranges:
-            raise Invalid(f"'count' must be between 1 and {self.limits.max_ranges}.")
+        check_range("'count'", count, 1, self.limits.max_ranges)
         return await self.messages.partition(queue, count)
 
     def _sealing(self) -> "EncryptionKeys":
@@ -350,14 +348,6 @@ class Messages:
         except NotFound:
             return False
         return True
-
-    def _check_ids(self, ids: Collection[str], *, large: bool) -> None:
-        most = self.limits.page(large=large)
-        if not 1 <= len(ids) <= most:
-            raise Invalid(
-                f"The number of ids must be at least 1 and no greater than {most}; it is "
-                f"{len(ids)}."
-            )
 
     @staticmethod
     def _marker(text: str | None) -> Marker | None:

@@ -6,7 +6,12 @@ from msgspec import Struct
 
 from zaqar_lite.domain.clock import Clock, read_instant
 from zaqar_lite.domain.errors import Invalid
-from zaqar_lite.domain.limits import MAX_IDEMPOTENCY_KEY, MIN_MESSAGE_TTL, Limits
+from zaqar_lite.domain.limits import (
+    MAX_IDEMPOTENCY_KEY,
+    MIN_MESSAGE_TTL,
+    Limits,
+    check_range,
+)
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.posts import NewMessage, identify
 from zaqar_lite.domain.yielding import STEP, Turns
@@ -127,16 +132,9 @@ class PostValidation:
         Raises:
             Invalid: one is out of range.
         """
-        if ttl is not None and not MIN_MESSAGE_TTL <= ttl <= self._limits.max_message_ttl:
-            raise Invalid(
-                f"{what}: the ttl must be between {MIN_MESSAGE_TTL} and "
-                f"{self._limits.max_message_ttl} seconds; it is {ttl}."
-            )
-        if delay is not None and not 0 <= delay <= self._limits.max_message_delay:
-            raise Invalid(
-                f"{what}: the delay must be between 0 and {self._limits.max_message_delay} "
-                f"seconds; it is {delay}."
-            )
+        limits = self._limits
+        check_range(f"{what}: the ttl", ttl, MIN_MESSAGE_TTL, limits.max_message_ttl, " seconds")
+        check_range(f"{what}: the delay", delay, 0, limits.max_message_delay, " seconds")
 
     def _check_headers(self, index: int, headers: Mapping[str, str]) -> None:
         limits = self._limits

@@ -32,7 +32,7 @@ from zaqar_lite.domain.errors import (
     ZaqarLiteError,
 )
 from zaqar_lite.domain.identity import How, Principal, is_project_id, parse_grants
-from zaqar_lite.domain.limits import MAX_PROJECT_ID
+from zaqar_lite.domain.limits import MAX_PROJECT_ID, check_range
 from zaqar_lite.service.caching import Cache
 from zaqar_lite.service.identity.authentication import Credential, Place
 from zaqar_lite.service.records import Kind, Most
@@ -164,8 +164,7 @@ class Keys:
             Denied: the maker is bound to another project.
         """
         _check_project(maker, project)
-        if expires_in is not None and not 1 <= expires_in <= LONGEST_LIFE:
-            raise Invalid(f"'expires' must be 1 to {LONGEST_LIFE} seconds; it is {expires_in}.")
+        check_range("'expires'", expires_in, 1, LONGEST_LIFE, " seconds")
         if len(description) > MAX_DESCRIPTION:
             raise Invalid(f"'description' may have {MAX_DESCRIPTION} characters.")
         now = self._clock.now_ms()
@@ -224,8 +223,7 @@ class Keys:
             NotFound: as `get`.
             Invalid: the overlap is out of range, or the key opens nothing now.
         """
-        if not 0 <= overlap <= LONGEST_OVERLAP:
-            raise Invalid(f"'overlap' must be 0 to {LONGEST_OVERLAP} seconds; it is {overlap}.")
+        check_range("'overlap'", overlap, 0, LONGEST_OVERLAP, " seconds")
         old = await self.get(maker, key_id)
         now = self._clock.now_ms()
         if not old.is_live(now):

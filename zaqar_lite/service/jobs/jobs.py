@@ -16,7 +16,7 @@ from zaqar_lite.domain.clock import Clock, read_instant
 from zaqar_lite.domain.errors import Conflict, Invalid, NotFound, RecordChanged
 from zaqar_lite.domain.groups import check_group
 from zaqar_lite.domain.ids import is_message_id
-from zaqar_lite.domain.limits import MIN_MESSAGE_TTL, Limits
+from zaqar_lite.domain.limits import MIN_MESSAGE_TTL, Limits, check_range
 from zaqar_lite.domain.metadata import is_queue_name
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.jobs.bulk import (
@@ -209,33 +209,26 @@ class Jobs:
             raise Invalid("'by' and 'if_due' are for moves of delayed messages.")
         if order.to is not None and (not is_queue_name(order.to) or order.to == queue.name):
             raise Invalid("'to' must be the name of another queue.")
-        if not 0 <= order.delay <= self.limits.max_message_delay:
-            raise Invalid(f"'delay' must be between 0 and {self.limits.max_message_delay}.")
-        longest = self.limits.max_message_ttl
-        if order.ttl is not None and not MIN_MESSAGE_TTL <= order.ttl <= longest:
-            raise Invalid(f"'ttl' must be between {MIN_MESSAGE_TTL} and {longest}.")
+        check_range("'delay'", order.delay, 0, self.limits.max_message_delay)
+        check_range("'ttl'", order.ttl, MIN_MESSAGE_TTL, self.limits.max_message_ttl)
 
     def _check_delayed(self, act: JobAct, order: Order) -> None:
         if order.delay or order.force or order.ttl is not None or order.reset != "counts":
             raise Invalid("'delay', 'ttl', 'reset' and 'force' are for redrives.")
         if order.if_due is not None:
             read_instant(order.if_due)
+        longest = self.limits.max_message_delay
         if act is not JobAct.MOVE:
             if order.to is not None or order.by is not None or order.if_due is not None:
                 raise Invalid("'to', 'by' and 'if_due' are for moves.")
         elif (order.to is None) == (order.by is None):
             raise Invalid("A move needs 'to' (an instant) or 'by' (seconds).")
-        elif order.to is not None:
-            due_ms = read_instant(order.to) - self.clock.now_ms()
-            if due_ms > self.limits.max_message_delay * 1000:
-                raise Invalid(
-                    f"'to' is further away than {self.limits.max_message_delay} s, the longest "
-                    "delay that this server allows (max_message_delay)."
-                )
-        elif abs(order.by or 0) > self.limits.max_message_delay:
+        elif order.to is None:
+            check_range("'by'", order.by, -longest, longest)
+        elif read_instant(order.to) - self.clock.now_ms() > longest * 1000:
             raise Invalid(
-                f"'by' must be between -{self.limits.max_message_delay} and "
-                f"{self.limits.max_message_delay}."
+                f"'to' is further away than {longest} s, the longest delay that this server allows "
+                "(max_message_delay)."
             )
 
 

@@ -386,8 +386,7 @@ class Schedules:
         if start is not None and end is not None and end <= start:
             raise Invalid("'end' must be later than 'start'.")
         for field, most in (("catch_up", MAX_CATCH_UP), ("jitter", MAX_JITTER)):
-            if read_duration(getattr(plan, field), field) > most:
-                raise Invalid(f"'{field}' must be at most {most} seconds.")
+            read_duration(getattr(plan, field), field, most)
         if len(bytes(plan.body)) > MAX_BODY:
             raise Invalid(f"The body of a schedule has at most {MAX_BODY} bytes.")
         if plan.group is not None:

@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from zaqar_lite.domain.errors import Invalid
+from zaqar_lite.domain.limits import check_range
 
 _UNITS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _DURATION = re.compile(r"(?:(\d{1,9})([wdhms]))+")
@@ -167,11 +168,11 @@ def read_zone(name: str) -> ZoneInfo:
         ) from None
 
 
-def read_duration(value: str | int, name: str) -> int:
-    """Read seconds: a number, or a text such as 90s, 15m or 1h30m.
+def read_duration(value: str | int, name: str, most: int = _MOST) -> int:
+    """Read seconds, up to `most`: a number, or a text such as 90s, 15m or 1h30m.
 
     Raises:
-        Invalid: it is neither.
+        Invalid: it is neither, or more.
     """
     if isinstance(value, int):
         seconds = value
@@ -179,8 +180,7 @@ def read_duration(value: str | int, name: str) -> int:
         seconds = sum(int(number) * _UNITS[unit] for number, unit in _PART.findall(value))
     else:
         raise Invalid(f"'{name}' must be seconds, or a text such as '90s', '15m' or '1h30m'.")
-    if not 0 <= seconds <= _MOST:
-        raise Invalid(f"'{name}' must be between 0 and {_MOST} seconds.")
+    check_range(f"'{name}'", seconds, 0, most, " seconds")
     return seconds
 
 
