@@ -6,6 +6,8 @@ import pytest
 
 from tests.api.conftest import MakeApi
 from tests.sqs.conftest import HOST, Sqs
+from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.storage.sql.messages import SqlMessageStore
 
 pytestmark = pytest.mark.anyio
 
@@ -144,6 +146,38 @@ async def test_a_message_may_have_what_sqs_allows_where_posts_may(make_api: Make
         await sqs.call("SendMessageBatch", Entries=halves)
         (found, *_) = await sqs.receive(MaxNumberOfMessages=1)
         assert len(found["Body"]) == 1_048_576
+
+
+async def test_a_batch_tells_which_messages_the_store_did_not_delete(
+    make_api: MakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delete, away = SqlMessageStore.delete, [True]
+
+    async def fail(*given: Any, **named: Any) -> Any:
+        if away:
+            raise Unavailable("planted")
+        return await delete(*given, **named)
+
+    monkeypatch.setattr(SqlMessageStore, "delete", fail)
+    async with make_api(sqs=True, allowed_hosts=HOST) as api:
+        sqs = Sqs(api)
+        await sqs.create()
+        await sqs.call("SendMessageBatch", Entries=entries(2))
+        (lapsed,) = await sqs.receive(MaxNumberOfMessages=1, VisibilityTimeout=1)
+        (held,) = await sqs.receive(MaxNumberOfMessages=1, VisibilityTimeout=60)
+        sqs.api.advance(2)
+        both = [{"Id": name, **one} for name, one in (("lapsed", lapsed), ("held", held))]
+        found = await sqs.call("DeleteMessageBatch", Entries=both)
+        assert found["Successful"] == [{"Id": "held"}]
+        (failed,) = found["Failed"]
+        assert (failed["Id"], failed["Code"]) == ("lapsed", "ServiceUnavailable")
+        assert not failed["SenderFault"]
+        answer = await sqs.ask("DeleteMessage", ReceiptHandle=lapsed["ReceiptHandle"])
+        assert (answer.status, answer.error[0]) == (503, "ServiceUnavailable")
+        away.clear()
+        assert len((await sqs.call("DeleteMessageBatch", Entries=both))["Successful"]) == 2
+        sqs.api.advance(61)
+        assert await sqs.receive() == []
 
 
 async def test_handles_of_several_receives_are_settled_at_once(sqs: Sqs) -> None:

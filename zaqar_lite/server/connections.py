@@ -249,7 +249,7 @@ class HttpConnection(ClientConnection):
                 if end > 3:
                     answered += 1
                     part = data[start:end]
-                    head = self.heads.find(part)
+                    head = self.heads.get(part) or self.heads.find_like(part)
                     if head is not None and most - end >= head.size:
                         start = end + head.size
                         self._awaits_body = False

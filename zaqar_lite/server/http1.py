@@ -120,27 +120,27 @@ class Upgraded(Exception):
         self.handshake = handshake
 
 
-class KnownHeads:
+class KnownHeads(Cache[bytes | tuple[bytes, ...], Head]):
     """Heads by their bytes: most clients send the same one again and again.
 
     What a parser makes of a head that it reads from the first to the last byte depends on nothing
     else, so a head that is found here need not be parsed. A head is found by its bytes without its
     length, date and ids too, and it is as good as another in which these were cut out of the same
-    places. Only heads of requests that leave the connection open, and whose bodies have a
+    places: a tuple. Only heads of requests that leave the connection open, and whose bodies have a
     Content-Length or are none, are kept.
     """
 
     def __init__(self) -> None:
-        self._heads: Cache[bytes | tuple[bytes, ...], Head] = Cache(_MOST_KEPT)
+        super().__init__(_MOST_KEPT)
 
-    def find(self, data: bytes) -> Head | None:
-        """The head that these bytes are, if it is known."""
-        if (found := self._heads.get(data)) is not None or _names_one(data):
-            return found
+    def find_like(self, data: bytes) -> Head | None:
+        """A head that is not known by all of its bytes."""
+        if _names_one(data):
+            return None
         parts = _CUT.split(data)
         values = parts[2::3]
         del parts[2::3]
-        if (found := self._heads.get(tuple(parts))) is None:
+        if (found := self.get(tuple(parts))) is None:
             return None
         headers = {}
         for before, value in zip(parts[1::2], values, strict=True):
@@ -159,11 +159,11 @@ class KnownHeads:
         if _names_one(data):
             return
         if _UNIQUE.isdisjoint(head.headers):
-            self._heads[data] = head
+            self[data] = head
         parts = _CUT.split(data)
         if len(parts) > 1 and not (head.repeated or b"\r\n " in data or b"\r\n\t" in data):
             del parts[2::3]
-            self._heads[tuple(parts)] = head
+            self[tuple(parts)] = head
 
 
 def _names_one(head: bytes) -> bool:

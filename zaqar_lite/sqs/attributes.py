@@ -44,7 +44,7 @@ def check_text(text: str) -> None:
     Raises:
         SqsError: InvalidMessageContents.
     """
-    if (found := _NOT_ALLOWED.search(text)) is not None:
+    if not text.isprintable() and (found := _NOT_ALLOWED.search(text)) is not None:
         wrong = f"The character U+{ord(found[0]):04X} is not allowed in a message."
         raise SqsError("InvalidMessageContents", wrong)
 

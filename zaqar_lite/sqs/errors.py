@@ -98,11 +98,6 @@ def unsupported(text: str) -> SqsError:
     return SqsError("UnsupportedOperation", text)
 
 
-def denied(text: str) -> SqsError:
-    """The error of what its sender may not do."""
-    return SqsError("AccessDenied", text, 403)
-
-
 def translated(error: Exception, request_id: str) -> SqsError:
     """Say an error of the services in SQS's words; what is unknown is a bug, and logged."""
     if isinstance(error, SqsError):

@@ -6,7 +6,6 @@ What is done to one message is done as in a batch of one, of which the only outc
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,7 +15,7 @@ import orjson
 
 from zaqar_lite.api.long_polling import Polling
 from zaqar_lite.api.request import Response
-from zaqar_lite.domain.errors import Forbidden
+from zaqar_lite.domain.errors import Forbidden, Unavailable
 from zaqar_lite.domain.groups import group_of
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import Message, QueueRef
@@ -34,7 +33,7 @@ from zaqar_lite.sqs.attributes import (
     md5_of,
     md5_of_attributes,
 )
-from zaqar_lite.sqs.errors import SqsError, invalid, missing, no_queue, unsupported
+from zaqar_lite.sqs.errors import SqsError, invalid, missing, no_queue, translated, unsupported
 from zaqar_lite.sqs.protocol import Call, QueueForm, check_range, done, operation
 from zaqar_lite.sqs.queues import MAX_VISIBILITY, MAX_WAIT, VISIBILITY, QueueOperations
 from zaqar_lite.sqs.receipts import Receipt, Receipts
@@ -192,6 +191,8 @@ class MessageOperations:
             await self.claims.release(queue, claimed[0])
 
         await self.receipts.load()
+        if wait:
+            await asyncio.sleep(0)  # only a task can wait, and this may not be one yet
         claimed = await self.polling.ask(
             call.request, queue, min(wait, self.polling.longest), ask, undo=undo
         )
@@ -215,12 +216,17 @@ class MessageOperations:
         A message whose lease has lapsed may be held by another receiver: then it stays, and the
         answer is as if it were deleted, as in SQS.
         """
-        found = await self._settle(call.queue, entries, Act.ACK)
-        for one in found:
+        outcomes: list[Mapping[str, Any] | SqsError] = []
+        for one in await self._settle(call.queue, entries, Act.ACK):
+            outcomes.append(one if isinstance(one, SqsError) else {})
             if isinstance(one, tuple) and one[1] is Outcome.LAPSED:
-                with suppress(Forbidden):
+                try:
                     await self.messages.delete(call.queue, one[0], None)
-        return [one if isinstance(one, SqsError) else {} for one in found]
+                except Unavailable as error:
+                    outcomes[-1] = translated(error, call.request.request_id)
+                except Forbidden:
+                    pass
+        return outcomes
 
     @operation("claims:settle receive", hot=True, name="change_message_visibility_batch")
     @operation("claims:settle receive", hot=True)
@@ -289,8 +295,8 @@ def _shown(
 ) -> dict[str, Any]:
     """A message as its receiver sees it; without attributes, there is no word of them."""
     body = _text_of(message.body)
-    shown: dict[str, Any] = {"MessageId": message.id, "ReceiptHandle": handle}
-    shown |= {"Body": body, "MD5OfBody": md5_of(body)}
+    shown: dict[str, Any] = {"MessageId": message.id, "ReceiptHandle": handle, "Body": body}
+    shown["MD5OfBody"] = md5_of(body)
     if system:
         known = _system_attributes(call, message)
         if asked := {name: text for name, text in known.items() if name in system}:

@@ -7,6 +7,7 @@ as any other. Whose queue is meant is in the document, and so is its project: th
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Generic, TypeVar, get_type_hints
 from urllib.parse import quote, unquote
 
@@ -20,15 +21,7 @@ from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.metadata import is_queue_name
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.sqs.authentication import SignedRequests, claimed_by
-from zaqar_lite.sqs.errors import (
-    MEDIA_TYPE,
-    SqsError,
-    denied,
-    invalid,
-    missing,
-    translated,
-    unsupported,
-)
+from zaqar_lite.sqs.errors import MEDIA_TYPE, SqsError, invalid, missing, translated, unsupported
 
 DEFAULT_ACCOUNT = "000000000000"
 """The project of who names none."""
@@ -39,6 +32,8 @@ _ESCAPES = 6
 """How many bytes JSON may write for one of a text."""
 _REST = 65_536
 """Bytes of a document besides its messages."""
+_LONGEST_PATH = 8_192
+"""Characters of a path that are looked at; no account and name have as many."""
 _MISSING = re.compile("missing required field `([^`]*)`")
 F = TypeVar("F", bound=Struct)
 
@@ -64,16 +59,14 @@ def operation(access: str, *, hot: bool = False, name: str = "") -> Route:
 
 @dataclass(eq=False, repr=False)
 class Call(Generic[F]):
-    """A request of an operation: its document, and the queue that this names, if any.
+    """A request of an operation: its document, and the queue that this names.
 
-    `account` is the project.
+    The account is the queue's project; its name is empty where none is named.
     """
 
     request: Request
     form: F
-    account: str
     queue: QueueRef
-    region: str
     is_batch: bool
 
     def url(self, name: str) -> str:
@@ -81,12 +74,12 @@ class Call(Generic[F]):
         request = self.request
         is_secure = request.is_secure or request.headers.get(b"x-forwarded-proto") == b"https"
         host = request.headers.get(b"host", b"localhost").decode("latin-1")
-        account = quote(self.account, safe="")
+        account = quote(self.queue.project, safe="")
         return f"{'https' if is_secure else 'http'}://{host}/{account}/{name}"
 
     def arn(self, name: str) -> str:
         """The ARN of one of the account's queues."""
-        return f"arn:aws:sqs:{self.region}:{self.account}:{name}"
+        return f"arn:aws:sqs:{claimed_by(self.request.headers)[1]}:{self.queue.project}:{name}"
 
     def named(self, arn: str) -> QueueRef:
         """The queue of the account that an ARN names.
@@ -95,8 +88,8 @@ class Call(Generic[F]):
             SqsError: it is no ARN, or of another account.
         """
         queue = QueueRef(*_arn_parts(arn))
-        if queue.project != self.account:
-            raise denied("The queue is of another account.")
+        if queue.project != self.queue.project:
+            raise SqsError("AccessDenied", "The queue is of another account.", 403)
         return queue
 
 
@@ -125,7 +118,7 @@ class SqsDialect:
 
     def __post_init__(self) -> None:
         self._targets: dict[bytes, Route] = {}
-        self._operations: dict[str, tuple[msgspec.json.Decoder[Struct], Any]] = {}
+        self._operations: dict[str, tuple[msgspec.json.Decoder[Struct], Any, bool]] = {}
         for found in (one for actions in self.actions for one in routes_of(actions, self.limits)):
             name = "".join(word.capitalize() for word in found.name.split("_"))
             named = replace(found, name=f"sqs_{found.name}", template=f"/#{name}")
@@ -133,7 +126,8 @@ class SqsDialect:
             form = get_type_hints(perform)["call"].__args__[0]
             self.forms[f"AmazonSQS.{name}"] = form
             self._targets[f"AmazonSQS.{name}".encode()] = named
-            self._operations[named.name] = msgspec.json.Decoder(form, strict=False), perform
+            decoder = msgspec.json.Decoder(form, strict=False)
+            self._operations[named.name] = decoder, perform, name.endswith("Batch")
         self.routes = tuple(self._targets.values())
 
     def speaks(self, request: Request) -> bool:
@@ -163,8 +157,8 @@ class SqsDialect:
         """Whether a request is probably answered without waiting; None if it is not SQS's."""
         if head.method != "POST" or _TARGET not in head.headers:
             return None
-        found = self._targets.get(head.headers[_TARGET])  # a receive may wait for messages
-        return found is not None and found.hot and found.name != "sqs_receive_message"
+        found = self._targets.get(head.headers[_TARGET])
+        return found is not None and found.hot
 
     async def admit(self, request: Request) -> None:
         """Find out who sends a request, and what it asks of which queue.
@@ -173,23 +167,23 @@ class SqsDialect:
             SqsError: nobody known, or the document or the queue is wrong.
         """
         assert request.route is not None  # noqa: S101 - the check before this one has set it
-        operation = request.route.name
-        decoder, perform = self._operations[operation]
-        request.client_id, region = claimed_by(request.headers)
+        decoder, perform, is_batch = self._operations[request.route.name]
+        found = request.head.admission
+        request.client_id = found.client_id = found.client_id or claimed_by(request.headers)[0]
         if self.signatures is not None:
             await self.signatures.admit(request)
         form = _read(decoder, request.document)
         account, name = _named(request, form)
         project = self._own_project(request) or account or DEFAULT_ACCOUNT
         if account not in (None, project):
-            raise denied("The queue is of another account.")
+            raise SqsError("AccessDenied", "The queue is of another account.", 403)
         if not is_project_id(project):
             raise SqsError("InvalidAddress", "The account is no project id.")
+        queue = QueueRef(project, name or "")
         request.project = project
         if name is not None:
-            request.path_values = (name,)
-            request.queue = QueueRef(project, name)
-        call = Call(request, form, project, request.queue, region, operation.endswith("_batch"))
+            request.path_values, request.queue = (name,), queue
+        call = Call(request, form, queue, is_batch)
 
         async def act(request: Request) -> Response:
             return _identified(await perform(call), request)
@@ -198,10 +192,10 @@ class SqsDialect:
 
     def to_response(self, error: Exception, request: Request) -> Response:
         """Answer an error in the form of the protocol that was spoken."""
-        found = translated(error, request.request_id)
-        if _TARGET in request.headers:
-            return _identified(found.as_json(), request)
-        return _identified(found.as_xml(request.request_id), request)
+        found, is_json = translated(error, request.request_id), _TARGET in request.headers
+        return _identified(
+            found.as_json() if is_json else found.as_xml(request.request_id), request
+        )
 
     def _own_project(self, request: Request) -> str | None:
         """The project to which a request is bound, if to any."""
@@ -209,7 +203,8 @@ class SqsDialect:
             return request.principal.project
         value = request.headers.get(b"x-project-id")
         if not value and self.behind_gateways:
-            raise denied("The gateway did not say of which project this is.")
+            text = "The gateway did not say of which project this is."
+            raise SqsError("AccessDenied", text, 403)
         return None if value is None else value.decode(errors="surrogateescape")
 
 
@@ -240,7 +235,7 @@ def _named(request: Request, form: Struct) -> tuple[str | None, str | None]:
         path = url.partition("://")[2].partition("/")[2]
     else:
         path = request.head.raw_path.decode("ascii", "replace")
-    account, name = _parts(path)
+    account, name = _parts(path[-_LONGEST_PATH:])
     if url is None:
         account = getattr(form, "queue_owner_account", None) or account or name
         name = getattr(form, "queue_name", None)
@@ -259,6 +254,7 @@ def _arn_parts(arn: str) -> tuple[str, str]:
     return account, name
 
 
+@lru_cache(1_024)
 def _parts(path: str) -> tuple[str | None, str | None]:
     """The last two segments of a path; the first is empty where there is only one."""
     rest, _, last = path.rstrip("/").rpartition("/")

@@ -126,7 +126,7 @@ class QueueOperations:
     limits: Limits
 
     def __post_init__(self) -> None:
-        self._kept: Cache[QueueRef, tuple[int, QueueAttributes]] = Cache(_MAX_CACHED)
+        self._kept: Cache[tuple[QueueRef, int | None], QueueAttributes] = Cache(_MAX_CACHED)
 
     async def attributes(self, queue: QueueRef) -> QueueAttributes:
         """What only SQS has of a queue, cached by the version of the queue's record.
@@ -137,11 +137,10 @@ class QueueOperations:
         policy = await self.queues.policies.get(queue)
         if not policy.exists:
             raise no_queue()
-        version, known = self._kept.get(queue, (None, None))
-        if known is None or version != policy.version:
+        if (known := self._kept.get((queue, policy.version))) is None:
             known = _kept(await self._metadata(queue))
             if policy.version is not None:
-                self._kept[queue] = (policy.version, known)
+                self._kept[queue, policy.version] = known
         return known
 
     @operation("queues:create manage")
@@ -184,7 +183,7 @@ class QueueOperations:
         size = self.limits.max_queues_per_page
         while len(names) <= most:
             page = await self.queues.list_queues(
-                call.account, marker=marker, limit=size, name_contains=None, metadata={}
+                call.queue.project, marker=marker, limit=size, name_contains=None, metadata={}
             )
             found = [name for record in page if (name := record.queue.name).startswith(prefix)]
             names += found
