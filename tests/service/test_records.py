@@ -78,7 +78,7 @@ def things(management: ManagementStore, most: int | None = None) -> Kind[str]:
         "Thing",
         encode=str.encode,
         reads=lambda record: record.name,
-        most=None if most is None else Most(most, LimitReached, "as many as may be"),
+        most=None if most is None else Most(most, LimitReached, "things"),
     )
 
 
@@ -197,7 +197,7 @@ async def test_a_record_is_made_replaced_changed_and_deleted() -> None:
 
     assert await kind.write("p", "a", build) == ("new", True)
     assert await kind.write("p", "a", build) == ("next", False)
-    with pytest.raises(LimitReached, match="as many as may be"):
+    with pytest.raises(LimitReached, match="There may be 1 things"):
         await kind.write("p", "b", build)
     with pytest.raises(RecordChanged):  # it is there: its bound is no reason
         await kind.make("p", "a", "again")

@@ -120,7 +120,14 @@ class QuotaReached(LimitReached):
     """The project has as much as its quota allows; nothing was stored.
 
     Waiting does not help who asked, but the background treats it as any limit: it goes on later.
+    `quota` says how much that is, and `way_out` what makes room.
     """
+
+    def __init__(self, quota: str, way_out: str) -> None:
+        super().__init__(
+            f"The project's quota is {quota}: {way_out}, or ask the operator of this server for "
+            "more."
+        )
 
 
 class Unsupported(ZaqarLiteError):

@@ -400,12 +400,10 @@ class EncryptionKeys:
 
     async def _rewrap(self, project: str, key_id: str, fresh: bytes) -> None:
         """Wrap a data key with the server's current key, so that the earlier one may go."""
-
-        async def change(old: DataKey) -> DataKey:
-            return self._wrapped(project, key_id, fresh, old.at)
-
         with contextlib.suppress(NotFound):
-            await self._kind.change(project, key_id, change)
+            await self._kind.change(
+                project, key_id, lambda old: self._wrapped(project, key_id, fresh, old.at)
+            )
 
 
 def _origin(kind: str, name: str) -> str:

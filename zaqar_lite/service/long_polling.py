@@ -228,10 +228,7 @@ class LongPolling:
             raise TooMany("Too many requests wait on this server already.")
         quota = self.quota_of(project).waiters
         if not await self.limit.take(project, quota):
-            raise QuotaReached(
-                f"The project's quota is {quota} requests that wait: do not wait, or ask who runs "
-                "this server for more."
-            )
+            raise QuotaReached(f"{quota} requests that wait", "do not wait")
 
     async def remove(self, waiter: Waiter) -> None:
         """Let a waiter leave its line; the last one ends the alarm and the hints."""

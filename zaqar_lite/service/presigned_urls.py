@@ -158,11 +158,7 @@ class PresignedUrls:
 
     async def unshare(self, queue: QueueRef) -> None:
         """Revoke all that was signed for a queue until now, requests to confirm included."""
-
-        async def next_epoch(epoch: int | None) -> int:
-            return (epoch or 0) + 1
-
-        await self._revoked.write(queue.project, queue.name, next_epoch)
+        await self._revoked.write(queue.project, queue.name, lambda epoch: (epoch or 0) + 1)
 
     async def admits(self, queue: QueueRef, signature: str) -> bool:
         """Tell whether a verified signature for a queue was made after the last revocation."""

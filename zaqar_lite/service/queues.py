@@ -106,10 +106,7 @@ class Queues:
         except LimitReached:
             if bound != quota:
                 raise
-            raise QuotaReached(
-                f"The project has {quota} queues, as many as its quota allows: delete some, or "
-                "ask the operator of this server for more."
-            ) from None
+            raise QuotaReached(f"{quota} queues", "delete some") from None
 
     async def claim(
         self, queue: QueueRef, request: ClaimRequest, messages: MessageStore

@@ -107,23 +107,16 @@ def is_sealed(body: bytes) -> bool:
     return body.startswith(PREFIX)
 
 
-def check_opened(value: bytes, what: str) -> None:
-    """Refuse the value of a record that is still sealed.
-
-    Raises:
-        Unavailable: this server has no key, so nobody opened it.
-    """
-    if is_sealed(value):
-        raise Unavailable(f"The {what} is sealed: set encryption_key_file.")
-
-
 @dataclass(frozen=True, slots=True)
 class Most:
-    """How many records of a kind a project may have, and the error where it has as many."""
+    """How many records there may be where a bound counts them, and the error where there are.
+
+    `what` names them in that.
+    """
 
     count: int
     error: type[ZaqarLiteError]
-    text: str
+    what: str
 
 
 @dataclass(eq=False, repr=False)
@@ -154,7 +147,10 @@ class Kind(Generic[T]):
         Raises:
             Unavailable: it is sealed.
         """
-        check_opened(record.value, f"{record.kind} {record.name}")
+        if is_sealed(record.value):  # nobody opened it, for want of a key
+            raise Unavailable(
+                f"The {record.kind} {record.name} is sealed: set encryption_key_file."
+            )
         if self.reads is not None:
             return self.reads(record)
         return cast(T, self._decoder.decode(record.value))
@@ -213,28 +209,31 @@ class Kind(Generic[T]):
         """
         most, bounds = self.most, []
         if most is not None:
-            reached = most.error(most.text)
+            reached = most.error(f"There may be {most.count} {most.what}: delete some.")
             bounds = [RecordBound(most.count, reached, of_server=self.of_server)]
         await self.put(project, name, value, 0, bounds)
 
     @retried("{0.what} {2:.64}")
     async def write(
-        self, project: str, name: str, build: Callable[[T | None], Awaitable[T]]
+        self, project: str, name: str, build: Callable[[T | None], T | Awaitable[T]]
     ) -> tuple[T, bool]:
         """Make a record, or replace the one that `build` is given; answer it and if it is new.
+
+        `build` may be a coroutine function.
 
         Raises:
             Unavailable: it is being changed too often.
         """
         old, version = await self.read(project, name)
-        new = await build(old)
+        built = build(old)
+        new = await built if isinstance(built, Awaitable) else built
         if not version:
             await self.make(project, name, new)
         elif new is not old:
             await self.put(project, name, new, version)
         return new, not version
 
-    async def change(self, project: str, name: str, change: Callable[[T], Awaitable[T]]) -> T:
+    async def change(self, project: str, name: str, change: Callable[[T], T | Awaitable[T]]) -> T:
         """Change a record, exclusive against other changes; answer the new one.
 
         Raises:
@@ -242,10 +241,10 @@ class Kind(Generic[T]):
             Unavailable: it is being changed too often.
         """
 
-        async def build(old: T | None) -> T:
+        def build(old: T | None) -> T | Awaitable[T]:
             if old is None:
                 raise NotFound(f"{self.what} {name[:64]} does not exist.")
-            return await change(old)
+            return change(old)
 
         return (await self.write(project, name, build))[0]
 

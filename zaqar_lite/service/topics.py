@@ -66,14 +66,13 @@ class Topics:
 
     def __post_init__(self) -> None:
         self._drafts = PostValidation(self.limits, self.clock, self.turns)
-        full = f"The project has {MAX_TOPICS} topics, as many as it may have."
         self._kind = Kind(
             self.management,
             KIND,
             "Topic",
             encode=_encode,
             reads=lambda record: Topic(record.name, json.loads(record.value), int(record.version)),
-            most=Most(MAX_TOPICS, LimitReached, full),
+            most=Most(MAX_TOPICS, LimitReached, "topics in a project"),
         )
 
     async def create(self, topic: QueueRef, metadata: Mapping[str, Any]) -> bool:
@@ -84,12 +83,9 @@ class Topics:
             LimitReached: the project has too many topics.
         """
         rules.validate(topic, metadata, self.limits)
-
-        async def build(old: Topic | None) -> Topic:
-            return old or Topic(name_of(topic), metadata)
-
-        _, is_new = await self._kind.write(topic.project, name_of(topic), build)
-        return is_new
+        name = name_of(topic)
+        made = await self._kind.write(topic.project, name, lambda old: old or Topic(name, metadata))
+        return made[1]
 
     async def exists(self, topic: QueueRef) -> bool:
         """Tell whether there is such a topic."""
@@ -113,7 +109,7 @@ class Topics:
             Invalid: the outcome breaks a rule of `create`.
         """
 
-        async def change(old: Topic) -> Topic:
+        def change(old: Topic) -> Topic:
             patched = apply_patch(operations, dict(old.metadata), topic_overlay(self.limits))
             rules.validate(topic, patched, self.limits)
             rules.check_size(patched, self.limits)

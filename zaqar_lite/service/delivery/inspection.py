@@ -118,7 +118,7 @@ class AttemptLog:
         async with pending.writing:
             attempts = tuple(pending.attempts)
 
-            async def merge(log: _Log | None) -> _Log:
+            def merge(log: _Log | None) -> _Log:
                 log = log or _Log()
                 merged = sorted((*log.attempts, *attempts), key=lambda one: str(one["at"]))
                 since = log.failing_since

@@ -95,7 +95,6 @@ class Keys:
 
     def __init__(self, management: ManagementStore, clock: Clock) -> None:
         self._clock = clock
-        full = f"A project may have {MAX_KEYS} keys: delete those that are expired."
         self._keys = Kind[Key](
             management,
             KIND,
@@ -108,7 +107,7 @@ class Keys:
             "The key",
             encode=lambda _: b"{}",
             reads=lambda record: record.name,
-            most=Most(MAX_KEYS, Invalid, full),
+            most=Most(MAX_KEYS, Invalid, "keys in a project, with those that are expired"),
         )
         self.changed: Callable[[], None] = lambda: None
         """Called when a key was changed here: what is believed of it must be forgotten."""
@@ -301,11 +300,7 @@ class Keys:
 
     async def _change(self, maker: Principal, key_id: str, change: Callable[[Key], Key]) -> Key:
         await self.get(maker, key_id)
-
-        async def changed(key: Key) -> Key:
-            return change(key)
-
-        key = await self._keys.change(NO_PROJECT, key_id, changed)
+        key = await self._keys.change(NO_PROJECT, key_id, change)
         self._note_change()
         return key
 

@@ -124,7 +124,7 @@ class Drains:
                 "then."
             )
 
-        async def build(drain: Drain | None) -> Drain:
+        def build(drain: Drain | None) -> Drain:
             if drain is not None and not drain.is_over:
                 return drain
             return Drain(pool, secrets.token_hex(8), self._clock.now_ms())

@@ -109,11 +109,9 @@ class PoolRegistry:
 
     def __init__(self, management: ManagementStore, check: Check) -> None:
         self._check = check
-        full = f"There are {MAX_POOLS} pools, as many as there may be."
-        most = Most(MAX_POOLS, Invalid, full)
+        most = Most(MAX_POOLS, Invalid, "pools")
         self._pools = Kind(management, POOL, "Pool", Pool, most)
-        full = f"the project has {MAX_FLAVORS} flavors, as many as it may have."
-        most = Most(MAX_FLAVORS, Invalid, full)
+        most = Most(MAX_FLAVORS, Invalid, "flavors in a project")
         self._flavors = Kind(management, FLAVOR, "Flavor", Flavor, most)
         self._known: dict[str, Pool] = {}
         self._read_at = float("-inf")
@@ -258,11 +256,7 @@ class PoolRegistry:
                 raise Invalid(f"Pool {one} does not exist")
         driver = self._driver(known[pools[0]]).name
         flavor = Flavor(name, tuple(dict.fromkeys(pools)), _CAPABILITIES.get(driver, ()))
-
-        async def build(_: Flavor | None) -> Flavor:
-            return flavor
-
-        await self._flavors.write(project, name, build)
+        await self._flavors.write(project, name, lambda _: flavor)
         await self._set_flavor(known, name, flavor.pools)
         return flavor
 
@@ -318,7 +312,7 @@ class PoolRegistry:
         self._read_at = float("-inf")
 
     async def _note_flavor(self, name: str, flavor: str, wanted: str | None) -> None:
-        async def change(pool: Pool) -> Pool:
+        def change(pool: Pool) -> Pool:
             if wanted is None and pool.flavor != flavor:
                 return pool
             return msgspec.structs.replace(pool, flavor=wanted)

@@ -276,10 +276,7 @@ class ConnectionLimits:
             return
         quota = self._quotas.of(project).connections
         if not await self._limit.take(project, quota):
-            raise QuotaReached(
-                f"The project's quota is {quota} connections: close some, or ask the "
-                "operator of this server for more."
-            )
+            raise QuotaReached(f"{quota} connections", "close some")
         self._leave(link)
         if link.lost:  # else it would be counted for ever
             self._limit.leave(project)

@@ -169,10 +169,7 @@ class MessageQuota:
             await self._counted(project, tally)
             excess = tally.excess(quota, post)
         if excess is not None:
-            raise QuotaReached(
-                f"The post does not fit into the project's quota of {excess}: receive or delete "
-                "some, or ask the operator of this server for more."
-            )
+            raise QuotaReached(f"{excess}, in which the post has no room", "receive or delete some")
         tally.added, tally.under_way = tally.added.plus(post), tally.under_way.plus(post)
 
     async def usage(self, project: str) -> Usage | None:

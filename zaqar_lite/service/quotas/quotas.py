@@ -30,8 +30,7 @@ class Quotas(BackgroundWorker):
 
     def __init__(self, management: ManagementStore, defaults: Quota, *, shared: bool) -> None:
         self._management = management
-        full = f"{MAX_PROJECTS} projects may have quotas of their own: reset some."
-        most = Most(MAX_PROJECTS, Invalid, full)
+        most = Most(MAX_PROJECTS, Invalid, "projects with quotas of their own")
         form = dict[str, Any]
         self._kind = Kind(management, KIND, "The quota", form, most, of_server=True)
         self._defaults = defaults
@@ -76,11 +75,7 @@ class Quotas(BackgroundWorker):
         """
         _check(project)
         self._defaults.changed(document)
-
-        async def build(_: dict[str, Any] | None) -> dict[str, Any]:
-            return dict(document)
-
-        await self._kind.write(project, _NAME, build)
+        await self._kind.write(project, _NAME, lambda _: dict(document))
         own = {**self._own, project: dict(document)}
         self._replace(own, {**self._set, project: self._defaults.changed(document)})
         await self._tell()

@@ -240,8 +240,7 @@ class Schedules:
         self._index = _index(management)
         self._messages = messages
         self._clock = clock
-        full = f"The project has {MAX_SCHEDULES} schedules, the most that it may have."
-        most = Most(MAX_SCHEDULES, LimitReached, full)
+        most = Most(MAX_SCHEDULES, LimitReached, "schedules in a project")
         self._kind = Kind(management, KIND, "Schedule", Schedule, most)
         self.wake_scheduler: Callable[[], None] = lambda: None
         """Called when something may be due earlier than was known."""

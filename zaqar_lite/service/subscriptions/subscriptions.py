@@ -338,7 +338,7 @@ class Subscriptions:
             NotFound: no such subscription, or the token was used.
         """
 
-        async def change(old: Subscription) -> Subscription:
+        def change(old: Subscription) -> Subscription:
             if token is not None and not hmac.compare_digest(token.encode(), old.token.encode()):
                 raise NotFound("This confirmation was answered already.")
             if old.confirmed == confirmed:
@@ -355,17 +355,14 @@ class Subscriptions:
         Raises:
             NotFound: no such subscription.
         """
-
-        async def change(old: Subscription) -> Subscription:
-            return old.with_new_secret(self.clock.now_ms() + _OLD_SECRET_MS)
-
-        _, new = await self._change(queue, subscription_id, change)
+        until = self.clock.now_ms() + _OLD_SECRET_MS
+        _, new = await self._change(queue, subscription_id, lambda old: old.with_new_secret(until))
         return new.secrets[0].text
 
     async def disable(self, subscription: Subscription, reason: str) -> bool:
         """Stop delivering to a subscription; answer whether it was enabled before."""
 
-        async def change(old: Subscription) -> Subscription:
+        def change(old: Subscription) -> Subscription:
             if old.disabled is not None or old.subscriber != subscription.subscriber:
                 return old
             return old.disabled_now(reason, self.clock.now_ms())
@@ -389,15 +386,15 @@ class Subscriptions:
         self,
         queue: QueueRef,
         subscription_id: str,
-        change: Callable[[Subscription], Awaitable[Subscription]],
+        change: Callable[[Subscription], Subscription | Awaitable[Subscription]],
     ) -> tuple[Subscription, Subscription]:
         """Change a subscription, exclusive against other changes; answer the old and the new."""
         old = await self.get(queue, subscription_id)
 
-        async def changed(found: Subscription) -> Subscription:
+        def changed(found: Subscription) -> Subscription | Awaitable[Subscription]:
             nonlocal old
             old = found
-            return await change(found)
+            return change(found)
 
         try:
             new = await self._kind.change(queue.project, old.name, changed)
@@ -432,10 +429,7 @@ class Subscriptions:
         full = LimitReached(f"The queue has {most} subscriptions, as many as it may have.")
         yield RecordBound(most, full, prefix=f"{queue.name}/")
         if quota.subscriptions is not None:
-            full = QuotaReached(
-                f"The project has {quota.subscriptions} subscriptions, as many as its quota "
-                "allows: end some, or ask the operator of this server for more."
-            )
+            full = QuotaReached(f"{quota.subscriptions} subscriptions", "end some")
             yield RecordBound(quota.subscriptions, full)
 
     async def _name(self, made: Subscription, *, expected: int | None) -> int:
