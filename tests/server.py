@@ -6,6 +6,7 @@ import http.client
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,24 @@ from typing import Self
 from tests.services.process import Process, free_port, wait_until
 
 PING_HEADERS = {"Client-ID": "3381af92-2b9e-11e3-b191-71861300734c", "X-Project-Id": "ping"}
+
+
+def environment() -> dict[str, str]:
+    """Answer this process's environment without its ZAQAR_ variables."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("ZAQAR_")}
+
+
+def serve_in_vain(*words: object, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
+    """Run `zaqar-lite serve`, on some free port, that ends by itself."""
+    return subprocess.run(
+        [sys.executable, "-m", "zaqar_lite.cli", "serve", "--port", "0", *map(str, words)],
+        cwd=cwd,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
 
 
 class ServerProcess:
@@ -36,9 +55,6 @@ class ServerProcess:
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._home = Path(tempfile.mkdtemp(prefix="zaqar-server-"))
-        inherited = {
-            name: value for name, value in os.environ.items() if not name.startswith("ZAQAR_")
-        }
         self._process = Process(
             [
                 *(*wrapper, sys.executable, "-m", "zaqar_lite.cli", "serve"),
@@ -46,7 +62,7 @@ class ServerProcess:
             ],
             log=self._home / "log",
             cwd=self._home,
-            env={**inherited, **(env or {})},
+            env={**environment(), **(env or {})},
         )
 
     def start(self, *, timeout: float = 120, ready: int | None = 204) -> Self:

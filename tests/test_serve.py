@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.server import ServerProcess
+from tests.server import ServerProcess, environment, serve_in_vain
 from tests.services.process import free_port, listens
 from zaqar_lite.bench.machine import cpu_seconds
 from zaqar_lite.cli import main
@@ -88,8 +88,7 @@ def test_a_start_imports_nothing_that_most_requests_do_without() -> None:
 def test_refuses_a_port_that_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        words = [*SERVE, "--store", "memory://", "--port", port]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        done = serve_in_vain("--store", "memory://", "--port", port)
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     assert port in line
@@ -278,15 +277,13 @@ def test_the_command_names_the_extra_that_is_missing() -> None:
 
 
 def test_keeps_queues_in_the_working_directory_without_any_option(tmp_path: Path) -> None:
-    environment = {name: text for name, text in os.environ.items() if not name.startswith("ZAQAR_")}
-
     def start() -> tuple[subprocess.Popen[str], str]:
         process = subprocess.Popen(
             [*SERVE, "--port", "0"],
             stderr=subprocess.PIPE,
             text=True,
             cwd=tmp_path,
-            env=environment,
+            env=environment(),
         )
         assert process.stderr is not None
         line = json.loads(process.stderr.readline())["message"]
@@ -297,15 +294,7 @@ def test_keeps_queues_in_the_working_directory_without_any_option(tmp_path: Path
     body = {"messages": [{"body": "durable"}]}
     assert httpx.post(f"{url}/v2/queues/q/messages", json=body, headers=HEADERS).is_success
     assert (tmp_path / "zaqar-lite-data").is_dir()
-    second = subprocess.run(
-        [*SERVE, "--port", "0"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=environment,
-        timeout=30,
-        check=False,
-    )
+    second = serve_in_vain(cwd=tmp_path)
     assert second.returncode != 0
     (line,) = second.stderr.strip().splitlines()
     assert "zaqar-lite-data" in line

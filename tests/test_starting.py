@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.server import ServerProcess
+from tests.server import ServerProcess, serve_in_vain
 from tests.services.process import find_program, free_port, listens, wait_until
 from tests.services.redis import start_redis
 from zaqar_lite.bench.machine import descendants
@@ -29,15 +29,7 @@ def lines(server: ServerProcess, words: str) -> list[str]:
 
 def run_until_it_ends(*options: str) -> tuple[int, list[dict[str, str]]]:
     """Start a server that ends by itself; answer its exit code and what it logged."""
-    environment = {name: text for name, text in os.environ.items() if not name.startswith("ZAQAR_")}
-    finished = subprocess.run(
-        [sys.executable, "-m", "zaqar_lite.cli", "serve", "--port", str(free_port()), *options],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=environment,
-        check=False,
-    )
+    finished = serve_in_vain(*options)
     return finished.returncode, [json.loads(line) for line in finished.stderr.splitlines()]
 
 

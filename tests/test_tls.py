@@ -7,7 +7,6 @@ import signal
 import socket
 import ssl
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from tests.api.websocket.talk import Talk
-from tests.server import ServerProcess
+from tests.server import ServerProcess, serve_in_vain
 from zaqar_lite.client import AsyncClient, Client, RetryPolicy, Unreachable
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.server.loading import load
@@ -198,14 +197,7 @@ def test_files_that_can_not_be_used_are_one_line(tmp_path: Path) -> None:
     _, other = make_certificate(tmp_path, "second")
     missing = tmp_path / "missing"
     for words in ((missing, key), (cert, other), (key, key)):
-        command = ["zaqar_lite.cli", "serve", "--store", "memory://", "--tls-cert", str(words[0])]
-        done = subprocess.run(
-            [sys.executable, "-m", *command, "--tls-key", str(words[1]), "--port", "0"],
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
+        done = serve_in_vain("--store", "memory://", "--tls-cert", words[0], "--tls-key", words[1])
         assert done.returncode == 1
         (line,) = done.stderr.splitlines()
         assert line.startswith("zaqar-lite: tls_cert")

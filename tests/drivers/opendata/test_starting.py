@@ -1,20 +1,63 @@
-"""A start that can't go on: it says why, and a signal ends it."""
+"""A start: what a store's URI must be, and an object store that does not answer."""
 
-import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-from tests.services.process import free_port
-from zaqar_lite.domain.errors import Unavailable
+from tests.server import ServerProcess, serve_in_vain
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import ConfigurationError, Unavailable
+from zaqar_lite.domain.models import StoreOptions
 from zaqar_lite.storage.opendata import slatedb as slatedb_engine
 from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
+from zaqar_lite.storage.registry import create_stores
 
-PING = {"Client-ID": "3381af92-2b9e-11e3-b191-71861300734c", "X-Project-Id": "ping"}
+WRONG = {
+    "unknown scheme": "foo:///{}/x",
+    "unknown engine": "opendata+foo:///{}/x",
+    "no scheme": "{}/x",
+    "no address": "http://[",
+    "no address of ours": "embedded://[",
+    "no bucket": "opendata+s3://[",
+    "NUL": "embedded://{}/x%00",
+    "NUL in SlateDB": "opendata+slatedb://{}/x%00",
+    "long name": "embedded://{}/" + "x" * 256,
+    "long name in SlateDB": "opendata+slatedb://{}/" + "x" * 256,
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_no_driver_is_made_of_a_wrong_uri(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError):
+        create_stores(WRONG[name].format(tmp_path), clock=Clock(), options=StoreOptions())
+
+
+@pytest.mark.parametrize("uri", ["http://[", "embedded:///x%00"])
+def test_a_server_refuses_a_wrong_uri_in_one_line(uri: str) -> None:
+    done = serve_in_vain("--store", uri)
+    assert done.returncode == 1  # it can never work, as the settings are
+    assert done.stderr.startswith("zaqar-lite: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_default_store_needs_no_extra(tmp_path: Path) -> None:
+    """SlateDB is an extra; its library is not even loaded for a store on SQLite."""
+    program = (
+        "import sys; sys.modules['slatedb'] = None\n"
+        "from zaqar_lite.domain.clock import Clock\n"
+        "from zaqar_lite.domain.models import StoreOptions\n"
+        "from zaqar_lite.storage.registry import create_stores\n"
+        "create_stores(sys.argv[1], clock=Clock(), options=StoreOptions())"
+    )
+    for scheme, code in (("embedded", 0), ("opendata+slatedb", 1)):
+        command = [sys.executable, "-c", program, f"{scheme}://{tmp_path / scheme}"]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+        assert done.returncode == code, done.stderr
+    assert "pip install 'zaqar-lite[slatedb]'" in done.stderr
 
 
 @pytest.fixture
@@ -33,31 +76,12 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
         yield listener
 
 
-@contextmanager
-def starting(store: str) -> Iterator["subprocess.Popen[str]"]:
-    command = [sys.executable, "-m", "zaqar_lite.cli", "serve", "--store", store]
-    with subprocess.Popen(
-        [*command, "--port", str(free_port())], stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def stop(process: "subprocess.Popen[str]", number: signal.Signals) -> None:
-    process.send_signal(number)
-    _, said = process.communicate(timeout=15)
-    assert process.returncode == 0
-    (line,) = said.splitlines()
-    assert "stopped before it was ready" in line
-
-
 def test_a_signal_ends_a_start_that_waits_for_an_object_store(silent: socket.socket) -> None:
-    with starting("opendata+s3://bucket/prefix") as process:
+    with ServerProcess("opendata+s3://bucket/prefix").start(ready=None) as server:
         connection, _ = silent.accept()
         with connection:
-            stop(process, signal.SIGINT)
+            assert server.terminate() == 0
+        assert "stopped before it was ready" in server.log()
 
 
 @pytest.mark.anyio
