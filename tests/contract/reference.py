@@ -423,7 +423,7 @@ class ReferenceMessages:
         shown = [entry.show(now, details=details) for entry in held]
         return Claim(claim_id, claim.ttl_ms, now - claim.started_at, shown)
 
-    async def settle_all(self, ref: QueueRef, claim_id: str, settlement: Settlement) -> bool:
+    def _settle_all(self, ref: QueueRef, claim_id: str, settlement: Settlement) -> Settled:
         held, now = self._held(ref, claim_id)
         for entry in held:
             if settlement.act is Act.EXTEND:
@@ -432,17 +432,19 @@ class ReferenceMessages:
                 entry.lease(now, settlement.ttl_ms, settlement.grace_ms)
             else:
                 self._end(ref, entry, Ending.by(settlement, now, NO_RETRIES), now)
-        return bool(held)
+        return Settled([Outcome.DONE if held else Outcome.NOT_FOUND], 0)
 
     async def settle(
         self,
         ref: QueueRef,
         claim_id: str,
-        settlements: Sequence[Settlement],
+        settlements: Sequence[Settlement] | Settlement,
         *,
         retries: RetryPolicy = NO_RETRIES,
         version: int | None = None,
     ) -> Settled:
+        if isinstance(settlements, Settlement):
+            return self._settle_all(ref, claim_id, settlements)
         queue, now = self._at(ref, version)
         before = len(queue.entries)
         acked, outcomes = 0, []
@@ -539,15 +541,13 @@ class ReferenceMessages:
 
     # -- whole queues --
 
-    async def purge(self, ref: QueueRef) -> None:
+    async def purge(self, ref: QueueRef, *, forget: bool = False) -> None:
         queue, _ = self._at(ref)
         for entry in list(queue.entries):
             queue.remove(entry)
-
-    async def drop(self, ref: QueueRef) -> None:
-        await self.purge(ref)
-        del self._queues[ref]
-        self._records.queues.pop(ref, None)
+        if forget:
+            del self._queues[ref]
+            self._records.queues.pop(ref, None)
 
     async def release_delayed(
         self, ref: QueueRef, limit: int, *, version: int | None = None

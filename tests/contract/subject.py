@@ -330,13 +330,14 @@ class QueueUnderTest:
     async def renew(self, claim_id: str, *, ttl: int = 10 * MINUTE, grace: int = MINUTE) -> None:
         """Renew a claim."""
         renewal = Settlement("", Act.EXTEND, ttl_ms=ttl, grace_ms=grace)
-        if not await self.stores.messages.settle_all(self.ref, claim_id, renewal):
+        settled = await self.stores.messages.settle(self.ref, claim_id, renewal)
+        if settled.outcomes != [Outcome.DONE]:
             raise NotFound(claim_id)
 
     async def release(self, claim_id: str, *, delay: int = 0) -> None:
         """Release a claim."""
         given_back = Settlement("", Act.RELEASE, delay_ms=delay)
-        await self.stores.messages.settle_all(self.ref, claim_id, given_back)
+        await self.stores.messages.settle(self.ref, claim_id, given_back)
 
     async def settle(
         self,
@@ -387,7 +388,11 @@ class QueueUnderTest:
 
     async def next_due(self) -> int | None:
         """When a message next becomes ready by time."""
-        return await self.stores.messages.next_due(self.ref)
+        watch = await self.stores.messages.watch(self.ref, lambda _: None)
+        try:
+            return await watch.next_due()
+        finally:
+            watch.end()
 
     async def delete(
         self, *message_ids: str, claims: Collection[str] | None = None
@@ -422,6 +427,10 @@ class QueueUnderTest:
         """Count the messages."""
         return await self.stores.messages.stats(self.ref)
 
+    async def cuts(self, ranges: int) -> list[int]:
+        """Where to cut the messages into ranges."""
+        return list((await self.stores.messages.stats(self.ref, ranges=ranges)).cuts)
+
     async def counts(self) -> tuple[int, int, int]:
         """Count the ready, delayed and claimed messages."""
         stats = await self.stats()
@@ -437,7 +446,7 @@ class QueueUnderTest:
 
     async def drop(self) -> None:
         """Remove the queue."""
-        await self.stores.messages.drop(self.ref)
+        await self.stores.messages.purge(self.ref, forget=True)
 
     async def sweep(
         self, retries: Mapping[QueueRef, RetryPolicy] | None = None

@@ -19,7 +19,7 @@ async def foreign(other: QueueUnderTest, *, delay: int = 0, failures: int = 0) -
         claim_id = await other.claim_id(1, client="worker")
         await other.settle(claim_id, fail(made, reason="http_503", detail="went wrong"))
     read = await other.get_one(made, details=True)
-    await other.stores.messages.drop(other.ref)
+    await other.stores.messages.purge(other.ref, forget=True)
     return replace(read, id=new_message_id(read.position - 7))
 
 

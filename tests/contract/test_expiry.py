@@ -23,7 +23,7 @@ async def test_an_expired_message_is_gone_for_every_reader_without_a_sweep(
     stats = await queue.stats()
     assert stats.oldest is not None
     assert texts([stats.oldest]) == ["here"]
-    assert len(await queue.stores.messages.partition(queue.ref, 5)) == 1
+    assert len(await queue.cuts(5)) == 1
     assert not await queue.delete(message_id, claims=["0" * 32])
     assert texts((await queue.claim()).messages) == ["here"]
 

@@ -309,7 +309,7 @@ async def test_the_sources_of_a_dead_letter_queue_are_indexed(stores: Stores, pr
     assert await sources() == []
     await stores.management.update_queue(QueueRecord(a.queue, {}, a.version))
     assert await sources("dead.too") == ["c"]
-    await stores.messages.drop(QueueRef(project, "c"))
+    await stores.messages.purge(QueueRef(project, "c"), forget=True)
     assert await sources("dead.too") == []
 
 
@@ -330,7 +330,7 @@ async def test_exposing_queues_are_found_in_any_project(stores: Stores, project:
     assert (await stores.management.get_queue(one.queue)) == one
     await stores.management.update_queue(QueueRecord(one.queue, {"a": 1}, one.version))
     assert await exposing() == {two.queue}
-    await stores.messages.drop(two.queue)
+    await stores.messages.purge(two.queue, forget=True)
     assert await exposing() == set()
 
 

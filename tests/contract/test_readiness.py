@@ -42,7 +42,8 @@ class Ears:
         """Begin to listen to what is told of queues."""
         for queue in queues:
             listener = partial(self._listen, queue.ref)
-            self._ends[queue.ref].append(await queue.stores.messages.watch(queue.ref, listener))
+            watch = await queue.stores.messages.watch(queue.ref, listener)
+            self._ends[queue.ref].append(watch.end)
 
     def unwatch(self, queue: QueueUnderTest) -> None:
         """End one watch of a queue."""

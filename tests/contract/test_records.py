@@ -449,7 +449,7 @@ async def test_records_and_queues_do_not_meet(stores: Stores, kind: str, project
         "same"
     ]
     assert await stores.management.count_queues(project) == 1
-    await stores.messages.drop(queue.queue)
+    await stores.messages.purge(queue.queue, forget=True)
     assert await get(stores, kind, project, "same") == record
 
 

@@ -77,7 +77,13 @@ class BothStores:
     async def release(self, claimed: Claimed, queue: QueueRef = QUEUE, delay: int = 0) -> None:
         """Release a claim."""
         settlement = Settlement("", Act.RELEASE, delay_ms=delay)
-        await self.messages.settle_all(queue, claimed.claim_id or "", settlement)
+        await self.messages.settle(queue, claimed.claim_id or "", settlement)
+
+    async def next_due(self, queue: QueueRef = QUEUE) -> int | None:
+        """When a message next becomes ready by time."""
+        watch = await self.messages.watch(queue, lambda _: None)
+        watch.end()
+        return await watch.next_due()
 
     async def sweep(self) -> None:
         """Sweep until nothing is left to do."""

@@ -204,7 +204,7 @@ async def test_a_frozen_queue_refuses_all_but_the_holders_of_claims(pools: Pools
             with pytest.raises(Unavailable, match="being moved"):
                 await act
         assert len((await pools.messages.get_claim(QUEUE, claim_id)).messages) == 1
-        await pools.messages.settle_all(
+        await pools.messages.settle(
             QUEUE, claim_id, Settlement("", Act.EXTEND, ttl_ms=60_000, grace_ms=0)
         )
         done = [Settlement(posted[0], Act.ACK)]
@@ -281,7 +281,7 @@ async def test_a_deleted_queue_forgets_the_keys_that_it_left_behind(pools: Pools
     ((first, _),) = await pools.post_keyed("1")
     async with draining(pools):
         await until_place(pools, Place("new", keys_in="old"))
-        await pools.messages.drop(QUEUE)
+        await pools.messages.purge(QUEUE, forget=True)
         ((again, is_known),) = await pools.post_keyed("1")
     assert (again != first, is_known) == (True, False)
 

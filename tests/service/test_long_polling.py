@@ -2,18 +2,19 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from typing import cast
 
 import pytest
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import TooMany
+from zaqar_lite.domain.errors import TooMany, Unavailable
 from zaqar_lite.domain.models import ClaimRequest, DelayMode, ListQuery, QueueRef, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.service.long_polling import LongPolling
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.sql import create
-from zaqar_lite.storage.watchers import Listener
+from zaqar_lite.storage.sql.messages import SqlMessageStore
+from zaqar_lite.storage.watchers import Listener, Watch
 
 pytestmark = pytest.mark.anyio
 QUEUES = [QueueRef("p", f"queue-{number}") for number in range(1_000)]
@@ -89,7 +90,7 @@ async def test_what_is_posted_while_the_first_enters_is_found() -> None:
     house = House()
     watch = house.messages.watch
 
-    async def late(queue: QueueRef, listener: Listener) -> Callable[[], None]:
+    async def late(queue: QueueRef, listener: Listener) -> Watch:
         await house.post(queue)
         return await watch(queue, listener)
 
@@ -118,8 +119,11 @@ async def test_a_reader_is_told_whether_something_came() -> None:
 async def test_the_safety_poll_finds_what_no_hint_told() -> None:
     house = House()
 
-    async def watch(*_: object) -> Callable[[], None]:
-        return list[None]().clear
+    async def due() -> int | None:
+        return None
+
+    async def watch(*_: object) -> Watch:
+        return Watch(due, list[None]().clear)
 
     house.messages.poll_interval_ms = 50
     house.messages.watch = watch  # type: ignore[method-assign, assignment]
@@ -132,14 +136,36 @@ async def test_the_safety_poll_finds_what_no_hint_told() -> None:
 async def test_nobody_waits_longer_for_the_announcements_than_for_a_message() -> None:
     house = House()
 
-    async def watch(*_: object) -> Callable[[], None]:
+    async def watch(*_: object) -> Watch:
         await asyncio.sleep(600)  # the store is silent
-        return list[None]().clear
+        raise AssertionError
 
     house.messages.watch = watch  # type: ignore[method-assign, assignment]
     async with asyncio.timeout(10):
         assert await house.wait(QUEUES[0], seconds=0.01) is None
     house.waiting.close()
+
+
+async def test_a_watch_that_failed_is_tried_again_with_the_next_poll() -> None:
+    house = House()
+    watch, tries = house.messages.watch, Counter[str]()
+
+    async def fail_once(queue: QueueRef, listener: Listener) -> Watch:
+        tries["all"] += 1
+        if tries["all"] == 1:
+            raise Unavailable("The store is away.")
+        house.messages.poll_interval_ms = 600_000
+        return await watch(queue, listener)
+
+    house.messages.poll_interval_ms = 20
+    house.messages.watch = fail_once  # type: ignore[method-assign]
+    waiting = asyncio.create_task(house.wait(QUEUES[0]))
+    async with asyncio.timeout(10):
+        while tries["all"] < 2:  # noqa: ASYNC110 - a poll
+            await asyncio.sleep(0.01)
+    await turns()
+    (posted,) = await house.post(QUEUES[0])
+    assert await asyncio.wait_for(waiting, 10) == posted
 
 
 async def test_one_too_many_is_refused_and_frees_nothing() -> None:
@@ -161,7 +187,7 @@ async def test_what_is_due_and_not_to_be_had_is_asked_for_less_and_less_often() 
     async def due(queue: QueueRef) -> int | None:
         return 0
 
-    house.messages.next_due = due  # type: ignore[method-assign]
+    cast(SqlMessageStore, house.messages).next_due = due  # type: ignore[method-assign]
     assert await house.wait(QUEUES[0], seconds=1.5) is None
     assert house.asked[QUEUES[0]] <= 12, "50 a second before"
 

@@ -346,7 +346,8 @@ class Stats:
     """Counts of the live messages of a queue; `ready + delayed` is upstream's `free`.
 
     `ready_since` is since when the first ready message has been so, about: None where none is, and
-    where the store does not tell.
+    where the store does not tell. `cuts` are ascending positions that cut the queue into ranges of
+    about equal size, (.., p1], (p1, p2], ...; the last one is that of the last message.
     """
 
     ready: int = 0
@@ -357,6 +358,7 @@ class Stats:
     ready_since: int | None = None
     bytes: int = 0
     """The sizes of the bodies, as they are stored."""
+    cuts: Sequence[int] = ()
 
     @property
     def total(self) -> int:

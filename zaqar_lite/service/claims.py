@@ -95,7 +95,8 @@ class Claims:
         grace = min(max(grace, 0), self.limits.max_claim_grace)
         _check_id(claim_id)
         renewal = Settlement("", Act.EXTEND, ttl_ms=ttl * 1000, grace_ms=grace * 1000)
-        if not await self.messages.settle_all(queue, claim_id, renewal):
+        settled = await self.messages.settle(queue, claim_id, renewal)
+        if settled.outcomes[0] is not Outcome.DONE:
             raise no_claim(claim_id)
 
     async def release(self, queue: QueueRef, claim_id: str, *, delay: int = 0) -> None:
@@ -107,7 +108,7 @@ class Claims:
         check_range("The delay", delay, 0, self.limits.max_claim_ttl, " seconds")
         if is_claim_id(claim_id):
             given_back = Settlement("", Act.RELEASE, delay_ms=delay * 1000)
-            await self.messages.settle_all(queue, claim_id, given_back)
+            await self.messages.settle(queue, claim_id, given_back)
 
     def _ttl(self, ttl: int | None) -> int:
         ttl = self.limits.default_claim_ttl if ttl is None else ttl

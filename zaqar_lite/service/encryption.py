@@ -462,7 +462,7 @@ class _Opening:
             if claimed.claim_id is not None:
                 with suppress(Unavailable):  # then its leases lapse
                     given_back = Settlement("", Act.RELEASE)
-                    await self._store.settle_all(queue, claimed.claim_id, given_back)
+                    await self._store.settle(queue, claimed.claim_id, given_back)
             raise
         return claimed
 

@@ -11,7 +11,7 @@ connection of the store, no thread and no claim.
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from random import uniform
 from typing import TypeVar
@@ -21,6 +21,7 @@ from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.quotas import QuotaOf, unlimited
 from zaqar_lite.service.quotas.concurrency_limits import ConcurrencyLimit
 from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.watchers import Watch
 
 T = TypeVar("T")
 _LEAST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
@@ -84,6 +85,7 @@ class _Line:
         self.queue = queue
         self.waiters: dict[Waiter, None] = {}
         self.alarm: asyncio.Task[None] | None = None
+        self.watch: Watch | None = None
         self.watched = asyncio.Event()
         self.changed = asyncio.Event()
 
@@ -242,14 +244,12 @@ class LongPolling:
 
     async def _watch(self, line: _Line) -> None:
         """Have a queue's waiters woken by hints and by time, until they have left."""
-        with ExitStack() as watching:
-            try:
-                with suppress(Unavailable):  # without hints the safety poll goes on
-                    end = await self.messages.watch(line.queue, line.announced)
-                    watching.callback(end)
-            finally:
-                line.watched.set()
+        try:
             await self._ring(line)
+        finally:
+            line.watched.set()
+            if line.watch is not None:
+                line.watch.end()
 
     async def _ring(self, line: _Line) -> None:
         """Wake one waiter whenever a message is due, or a hint may have been lost."""
@@ -257,7 +257,7 @@ class LongPolling:
         while True:
             line.changed.clear()
             pause = self.messages.poll_interval_ms / 1000 * uniform(0.8, 1.2)  # noqa: S311 - jitter
-            due = await self._due_in(line.queue)
+            due = await self._due_in(line)
             if due is None or due >= least:
                 least = _LEAST_PAUSE
             # An alarm that was set rings even if what it was set for is ready by now.
@@ -273,9 +273,14 @@ class LongPolling:
                 if due is not None and due < least:
                     least = min(2 * least, _LONGEST_PAUSE)
 
-    async def _due_in(self, queue: QueueRef) -> float | None:
+    async def _due_in(self, line: _Line) -> float | None:
+        """Seconds until something is due; watches the queue first, unless that is so already."""
         try:
-            due_ms = await self.messages.next_due(queue)
-        except Unavailable:
+            if line.watch is None:
+                line.watch = await self.messages.watch(line.queue, line.announced)
+                line.watched.set()
+            due_ms = await line.watch.next_due()
+        except Unavailable:  # without hints the safety poll goes on, and watches again
+            line.watched.set()
             return None
         return None if due_ms is None else due_ms / 1000

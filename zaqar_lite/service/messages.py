@@ -325,14 +325,14 @@ class Messages:
         request = ClaimRequest(limit, details=details, removes=True)
         return (await self.queues.claim(queue, request, self.messages)).messages
 
-    async def partition(self, queue: QueueRef, count: int) -> Sequence[int]:
-        """Cut a queue into at most `count` ranges of about equal size (see the store).
+    async def ranges(self, queue: QueueRef, count: int) -> Sequence[int]:
+        """Cut a queue into at most `count` ranges of about equal size (see `Stats`).
 
         Raises:
             Invalid: the count is out of range.
         """
         check_range("'count'", count, 1, self.limits.max_ranges)
-        return await self.messages.partition(queue, count)
+        return (await self.messages.stats(queue, ranges=count)).cuts
 
     def _sealing(self) -> "EncryptionKeys":
         if self.encryption_keys is None:

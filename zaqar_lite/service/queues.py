@@ -216,7 +216,7 @@ class Queues:
         that is patched or made again meanwhile is deleted too.
         """
         record = await self.management.get_queue(queue)
-        await self.messages.drop(queue)
+        await self.messages.purge(queue, forget=True)
         self.policies.forget(queue)
         self._seen.pop(queue, None)
         if record is None:
@@ -225,7 +225,7 @@ class Queues:
             await self.placements.leave(queue)
         await self.management.delete_queue(queue, version=record.version)
         if not self.policies.checked:
-            await self.messages.drop(queue)
+            await self.messages.purge(queue, forget=True)
 
     async def list_queues(
         self,

@@ -10,10 +10,10 @@ deadlines alone decide what is visible. An expired message, a lapsed claim and a
 from their instant on, whether or not anything has swept. A delayed message is never handed out
 early.
 
-Versions: an operation that takes `version` was decided by a queue record at that version.
-0 means that the queue had no record; None means that the store need not check. Where the store
-keeps queue records itself it compares in the same atomic step and raises QueueChanged, before
-anything is changed, when the record is another one by now.
+Versions: an operation that takes `version`, as its argument or in it, was decided by a queue record
+at that version. 0 means that the queue had no record; None means that the store need not check.
+Where the store keeps queue records itself it compares in the same atomic step and raises
+QueueChanged, before anything is changed, when the record is another one by now.
 
 States of a message: delayed (`d` > now), ready, claimed (its lease's end > now), parked (given
 back with a delay that is not over); and beside them expired (its deadline <= now: gone for every
@@ -42,7 +42,7 @@ when a delay is switched on again.
 """
 
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 
 from zaqar_lite.domain.errors import Unsupported
 from zaqar_lite.domain.models import (
@@ -69,7 +69,7 @@ from zaqar_lite.domain.models import (
 from zaqar_lite.domain.posts import IdempotencyKey, KnownKeys, NewMessage, Posted
 from zaqar_lite.domain.settlements import Outcome, Settled, Settlement
 from zaqar_lite.storage.store import Store
-from zaqar_lite.storage.watchers import Listener
+from zaqar_lite.storage.watchers import Listener, Watch
 
 MAX_EXAMINED = 1_000
 """The most entries that one step of a driver may examine (one script, one page of a scan)."""
@@ -111,9 +111,8 @@ class MessageStore(Store):
         `batch_key` stores nothing and answers the first call's ids, all of them as duplicates,
         whatever this call holds. A replay does not lengthen the window. A known message key stores
         nothing in its place and answers the first id; equal keys in one batch collapse to the
-        first. Purge keeps the keys, `drop` forgets them. Duplicates are answered with
-        `Posted.duplicate`. The digest is kept with the key: a known key, or an earlier one of
-        the batch, with another digest is refused (a key that was stored without one matches).
+        first. The digest is kept with the key: a known key, or an earlier one of the batch, with
+        another digest is refused (a key that was stored without one matches).
 
         Outbox messages (`NewMessage.outbox`), which a message brings along for other queues, are
         stored in the same step as the message, from the same client, and show its id. A message
@@ -122,13 +121,12 @@ class MessageStore(Store):
         moment after the answer, but whatever happens they arrive; without ATOMIC_BATCH a crash may
         leave some of messages that were not stored.
 
-        Raises:
-            QueueChanged: the record is not at `version`.
-            KeyReused: a key came with another digest; nothing was stored, no key either. The
-                whole post's key is compared first, then those of the messages in their order.
+        Raises, where nothing is stored, no key either:
+            KeyReused: a key came with another digest. The whole post's key is compared first, then
+                those of the messages in their order.
             LimitReached: over `max_messages` (live ones of every state, also in a queue that would
                 get a copy) or `max_idempotency_keys` (of both kinds together; `retry_after` tells
-                when the oldest key ends); nothing was stored, no key either. Known keys are free.
+                when the oldest key ends). Known keys are free.
         """
 
     @abstractmethod
@@ -179,9 +177,8 @@ class MessageStore(Store):
 
         `claim_ids` None deletes regardless of claims. Otherwise a message is deleted only when
         it is held by one of these live claims, or, when `claim_ids` is empty, by none. Absent
-        ids are no error and are not refused. A message refused with NOT_CLAIMED is held by
-        nobody; with CLAIMED, by a live claim that is not in `claim_ids`. What was acknowledged
-        with a lapsed claim is never deleted: another may hold it by now.
+        ids are not refused. What was acknowledged with a lapsed claim is never deleted: another
+        may hold it by now.
         """
 
     @abstractmethod
@@ -203,9 +200,6 @@ class MessageStore(Store):
         * It examines at most about MAX_EXAMINED entries; `more` says that this ended it early.
         * `removes`: what it hands out leaves the queue in the same step. There is no claim then,
           and counts stay.
-
-        Raises:
-            QueueChanged: the record is not at `version`.
         """
 
     @abstractmethod
@@ -224,15 +218,14 @@ class MessageStore(Store):
         queue: QueueRef,
         /,
         claim_id: str,
-        settlements: Sequence[Settlement],
+        settlements: Sequence[Settlement] | Settlement,
         *,
         retries: RetryPolicy = NO_RETRIES,
         version: int | None = None,
     ) -> Settled:
-        """Do to each message of a claim what its settlement says.
+        """Do to each message of a claim what its settlement says; answer an outcome for each.
 
-        Atomic for each message, one outcome for each, in their order; one round trip where the
-        backend can. For a message that the claim holds by a live lease:
+        It is atomic for each message. For one that the claim holds by a live lease:
 
         * ACK deletes it.
         * RELEASE ends its attempt and makes it ready, at its own position, or parks it for the
@@ -251,19 +244,9 @@ class MessageStore(Store):
         that claim (RELEASE as failed or not alike) is DONE and changes nothing, also when the
         claim has ended; another act is LAPSED. A claim whose last message was settled is over.
 
-        Raises:
-            QueueChanged: the record is not at `version`; nothing was done.
-        """
-
-    @abstractmethod
-    async def settle_all(self, queue: QueueRef, /, claim_id: str, settlement: Settlement) -> bool:
-        """Do to all that a live claim holds what a settlement says; answer whether it was live.
-
-        * RELEASE ends the claim: what it still holds is ready, or parked for the delay. Counts
-          stay, and each attempt ends as RELEASED. Idempotent: it never frees what another claim
-          holds by now, and leaves alone what this one let go before.
-        * EXTEND lets the claim, and all that it holds, live `ttl_ms` from now; its age starts anew.
-          The messages' own ttl is raised by the rule of `claim`.
+        A lone settlement (RELEASE, EXTEND) is for all that the claim holds, whatever message it
+        names; its one outcome is NOT_FOUND where it holds nothing. RELEASE ends the claim, and
+        leaves alone what it let go before. EXTEND lets the claim begin anew, its age and ttl too.
         """
 
     @abstractmethod
@@ -272,12 +255,11 @@ class MessageStore(Store):
 
         A message keeps its id, age, attempts, priority, headers and body; it gets a new position,
         `move`'s ttl, and the state that its delay says. Its origin stays, or names this queue where
-        it had none, and counts one more `redriven`. Atomic or crash-safe as the move of `claim`,
-        with a bound of MAX_MOVED; `max_messages` of the target does not stop it.
+        it had none, and counts one more `redriven`. Atomic or crash-safe as the move of `claim`;
+        `max_messages` of the target does not stop it.
 
         One outcome for each id, in their order: DONE, HELD (a claim holds it, or it is parked, or
-        its lease lapsed and nothing has met that yet; nothing was done) or NOT_FOUND (malformed,
-        not here, or moved before).
+        its lease lapsed and nothing has met that yet) or NOT_FOUND (malformed, not here).
         """
 
     @abstractmethod
@@ -295,20 +277,12 @@ class MessageStore(Store):
         """
 
     @abstractmethod
-    async def next_due(self, queue: QueueRef, /) -> int | None:
-        """Milliseconds until a message of the queue next becomes ready by time.
-
-        By the end of a delay, of a lease or of parking; 0 when that is so now; None when nothing
-        waits. A hint: it may be early, and what is posted or settled later is not in it.
-        """
-
-    @abstractmethod
-    async def watch(self, queue: QueueRef, /, listener: Listener) -> Callable[[], None]:
+    async def watch(self, queue: QueueRef, /, listener: Listener) -> Watch:
         """Call `listener(count)` whenever `count` messages of a queue became ready.
 
-        Answers the function that ends it, to be called once. A count of 0 says that something may
-        become ready by time earlier than `next_due` told: a delayed message was posted or edited,
-        a lease or a parking began. -1 says that announcements were lost: who waits shall look.
+        A count of 0 says that something may become ready by time earlier than `next_due` told: a
+        delayed message was posted or edited, a lease or a parking began. -1 says that announcements
+        were lost: who waits shall look.
 
         Called in the event loop, soon after the commit, whichever process did it: a post, release,
         settlement, edit, promotion or move. A hint, never a promise: it may be lost (a connection
@@ -319,20 +293,19 @@ class MessageStore(Store):
         """
 
     @abstractmethod
-    async def purge(self, queue: QueueRef, /) -> None:
-        """Remove all messages, delayed and claimed ones too, and all claims; keep idempotency."""
+    async def purge(self, queue: QueueRef, /, *, forget: bool = False) -> None:
+        """Remove all messages, delayed and claimed ones too, and all claims.
 
-    @abstractmethod
-    async def drop(self, queue: QueueRef, /) -> None:
-        """Remove all that this store has of a queue: messages, claims, idempotency keys.
-
-        Where the store keeps queue records too, the record goes in the same step, so that no
-        message outlives its queue.
+        With `forget` all goes that this store has of the queue: also the idempotency keys, and in
+        the same step the record, where the store keeps it, so that no message outlives its queue.
         """
 
     @abstractmethod
-    async def stats(self, queue: QueueRef, /) -> Stats:
-        """Count the live messages by state, and their bytes; find the oldest and the newest."""
+    async def stats(self, queue: QueueRef, /, *, ranges: int = 0) -> Stats:
+        """Count the live messages by state, and their bytes; find the oldest and the newest.
+
+        `ranges` asks for the `cuts` of at most so many; an empty queue has none.
+        """
 
     @abstractmethod
     def nonempty_queues(self) -> AsyncIterator[QueueRef]:
@@ -342,23 +315,12 @@ class MessageStore(Store):
         """
 
     @abstractmethod
-    async def partition(self, queue: QueueRef, /, count: int) -> Sequence[int]:
-        """Cut the live messages into at most `count` ranges of about equal size.
-
-        Answers ascending positions p1 < p2 < ... < pn, n <= count: the ranges are
-        (.., p1], (p1, p2], ..., and pn is the position of the last message. No message, no range.
-        """
-
-    @abstractmethod
     async def release_delayed(
         self, queue: QueueRef, /, limit: int, *, version: int | None = None
     ) -> int:
         """Make up to `limit` delayed messages ready, whatever their `d`; answer how many.
 
         The second half of switching a delayed queue off; fewer than `limit` means all are done.
-
-        Raises:
-            QueueChanged: the record is not at `version`: its delay may be on again.
         """
 
     @abstractmethod
@@ -373,9 +335,5 @@ class MessageStore(Store):
     async def history(
         self, queue: QueueRef, /, state: HistoryState, *, marker: str | None, limit: int
     ) -> HistoryPage:
-        """List acknowledged or failed messages, oldest first (HISTORY).
-
-        Raises:
-            Unsupported: this store keeps no history.
-        """
+        """List acknowledged or failed messages, oldest first; Unsupported without HISTORY."""
         raise Unsupported(f"This store keeps no {state.value} messages; the embedded store does.")

@@ -1,12 +1,24 @@
 """Who is told when messages of a queue become ready, in this process."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 Listener = Callable[[int], None]
 """Is told how many messages became ready (`MessageStore.watch`)."""
+
+
+class Watch(NamedTuple):
+    """A queue that is watched, until `end` is called, once.
+
+    `next_due` asks for the milliseconds until a message of the queue becomes ready by time: by the
+    end of a delay, of a lease or of parking; 0 when that is so now; None when nothing waits. A
+    hint: it may be early, and what is posted or settled later is not in it.
+    """
+
+    next_due: Callable[[], Awaitable[int | None]]
+    end: Callable[[], None]
 
 
 class Watchers(dict[K, list[Listener]]):

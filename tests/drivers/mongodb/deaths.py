@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from tests.contract.subject import QueueUnderTest
-from zaqar_lite.storage.mongodb import MongoMessageStore
+from zaqar_lite.storage.mongodb.posting import MongoMessageStore
 
 _WRITES = (
     "insert_many", "bulk_write", "update_one", "update_many", "delete_many", "find_one_and_update"

@@ -276,7 +276,7 @@ async def test_a_server_that_stays_away_is_unavailable_in_every_operation(
         "purge": queue.purge,
         "drop": queue.drop,
         "stats": queue.stats,
-        "split": lambda: stores.messages.partition(queue.ref, 2),
+        "split": lambda: stores.messages.stats(queue.ref, ranges=2),
         "expose": queue.release_delayed,
         "sweep": lambda: stores.messages.sweep(10),
         "create": lambda: stores.management.create_queue(queue.ref, {}, max_queues=5),

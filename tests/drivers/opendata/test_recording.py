@@ -130,7 +130,7 @@ async def test_a_dropped_queue_leaves_no_record(store: Store) -> None:
     record = await store.management.get_queue(QUEUE)
     assert record is not None
     await store.management.delete_queue(QUEUE, version=record.version)
-    await store.messages.drop(QUEUE)
+    await store.messages.purge(QUEUE, forget=True)
     for kind in LEFT:
         assert not await store.records(kind)
     await store.post("new")
@@ -148,12 +148,12 @@ async def test_a_drop_ends_while_others_post(store: Store) -> None:
 
     producers = [asyncio.create_task(produce()) for _ in range(8)]
     async with asyncio.timeout(30):
-        await store.messages.drop(QUEUE)
+        await store.messages.purge(QUEUE, forget=True)
     assert await store.management.get_queue(QUEUE) is None
     is_over = True
     await asyncio.gather(*producers)
     await check_database(store.db)
-    await store.messages.drop(QUEUE)
+    await store.messages.purge(QUEUE, forget=True)
     assert not await store.records(RecordType.ACTIVE)
 
 

@@ -95,7 +95,7 @@ async def test_an_earlier_directory_of_slatedb_opens(tmp_path: Path) -> None:
         claim_id = "e3e4c9642539418e88a7406a955ec915"
         held = await store.messages.get_claim(QUEUE, claim_id)
         assert texts(list(held.messages)) == ["first"]
-        await store.messages.settle_all(QUEUE, claim_id, Settlement("", Act.RELEASE))
+        await store.messages.settle(QUEUE, claim_id, Settlement("", Act.RELEASE))
         assert texts(await store.claim()) == ["first", "second"]
         record = await store.management.get_queue(QUEUE)
         assert record is not None

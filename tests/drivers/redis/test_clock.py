@@ -16,7 +16,7 @@ async def test_letters_of_a_queue_that_is_made_again_arrive(
     queue.advance(MINUTE)
     await exhaust(queue, "a")
     await queue.claim(dead_letter=policy)
-    await queue.stores.messages.drop(queue.ref)
+    await queue.stores.messages.purge(queue.ref, forget=True)
     queue.advance(-MINUTE)
     await exhaust(queue, "b")
     await queue.claim(dead_letter=policy)

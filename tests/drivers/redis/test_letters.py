@@ -248,7 +248,7 @@ async def test_letters_on_their_way_outlive_their_source(
     with crash_before("accept"):
         await queue.claim(dead_letter=target.as_dead_letter_queue(1))
     await queue.stores.messages.purge(queue.ref)
-    await queue.stores.messages.drop(queue.ref)
+    await queue.stores.messages.purge(queue.ref, forget=True)
     queue.advance(MINUTE)
     await swept(queue)
     assert await target.bodies() == ["a"]

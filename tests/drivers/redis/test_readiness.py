@@ -129,11 +129,11 @@ async def test_one_connection_carries_the_signals_of_all_watched_queues(
         return sum(each["sub"] != "0" or each["ssub"] != "0" for each in client.client_list())
 
     queues = [queue.named(f"{queue.ref.name}-{number}") for number in range(200)]
-    ends = [await queue.stores.messages.watch(each.ref, print) for each in queues]
+    watches = [await queue.stores.messages.watch(each.ref, print) for each in queues]
     assert connections() == 1
     assert all(subscribers(client, each) == 1 for each in queues)
-    for end in ends[1:]:
-        end()
+    for watch in watches[1:]:
+        watch.end()
     await until(lambda: not any(subscribers(client, each) for each in queues[1:]))
     assert subscribers(client, queues[0]) == 1
 

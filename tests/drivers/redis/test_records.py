@@ -63,7 +63,7 @@ async def test_an_index_that_was_not_changed_is_mended(
     acts: dict[str, Callable[[], Awaitable[object]]] = {
         "update": lambda: management.update_queue(updated_record),
         "delete": lambda: management.delete_queue(queue.ref, version=record.version),
-        "drop": lambda: queue.stores.messages.drop(queue.ref),
+        "drop": lambda: queue.stores.messages.purge(queue.ref, forget=True),
     }
     with monkeypatch.context() as patch:
         patch.setattr("zaqar_lite.storage.redis.records.RecordIndexes._reindex", crash)

@@ -162,12 +162,12 @@ class Chaos:
     async def release(self, _: QueueRef) -> None:
         if self.claims:
             ref, claim_id, _held = self.chance.choice(self.claims)
-            await self.messages.settle_all(ref, claim_id, Settlement("", Act.RELEASE, self.delay()))
+            await self.messages.settle(ref, claim_id, Settlement("", Act.RELEASE, self.delay()))
 
     async def renew(self, _: QueueRef) -> None:
         if self.claims:
             ref, claim_id, _held = self.chance.choice(self.claims)
-            await self.messages.settle_all(
+            await self.messages.settle(
                 ref, claim_id, Settlement("", Act.EXTEND, ttl_ms=self.ttl(), grace_ms=MINUTE)
             )
 
@@ -211,7 +211,7 @@ class Chaos:
 
     async def drop(self, ref: QueueRef) -> None:
         if self.chance.random() < 0.2:
-            await self.messages.drop(ref)
+            await self.messages.purge(ref, forget=True)
 
     async def record(self, ref: QueueRef) -> None:
         known = await self.management.get_queue(ref)
@@ -254,7 +254,7 @@ async def test_counts_are_what_is_there(
         record = await management.get_queue(ref)
         if record is not None:
             await management.delete_queue(ref, version=record.version)
-        await messages.drop(ref)
+        await messages.purge(ref, forget=True)
     for _ in range(100):
         if not (await messages.sweep(1_000)).total:
             break
@@ -323,7 +323,7 @@ async def test_a_purge_of_many_is_one_row_and_its_garbage_goes(tmp_path: Path) -
         await store.sweep()
         assert sizes(store.db.connection) == {"entry": 1, "body": 1, "queue": 1}
         before = store.db.connection.total_changes()
-        await store.messages.drop(ref)
+        await store.messages.purge(ref, forget=True)
         assert store.db.connection.total_changes() - before <= 4
         await store.sweep()
         assert sizes(store.db.connection) == {}

@@ -167,7 +167,7 @@ async def test_reading_a_queue_that_is_not_there_keeps_nothing_of_it(store: Stor
     await store.messages.get_messages(QUEUE, ["0" * 32])
     await store.messages.delete(QUEUE, ["0" * 32], claim_ids=None)
     await store.messages.stats(QUEUE)
-    await store.messages.partition(QUEUE, 3)
+    await store.messages.stats(QUEUE, ranges=3)
     await store.messages.release_delayed(QUEUE, 3)
     await store.release(claimed)
     with pytest.raises(NotFound):

@@ -198,9 +198,9 @@ async def test_syncs_that_fail_for_a_while(store: Store, syncs: Syncs) -> None:
         "sweep": lambda: store.messages.sweep(100),
         "purge": lambda: store.messages.purge(QUEUE),
         "ping": store.messages.ping,
-        "next_due": lambda: store.messages.next_due(QUEUE),
+        "next_due": lambda: store.next_due(QUEUE),
         "keys": lambda: store.messages.find_idempotency_keys(QUEUE),
-        "partition": lambda: store.messages.partition(QUEUE, 2),
+        "ranges": lambda: store.messages.stats(QUEUE, ranges=2),
         "release_delayed": lambda: store.messages.release_delayed(QUEUE, 2),
         "queues": lambda: store.management.list_queues("project", limit=5),
         "record": lambda: store.management.get_record("kind", "project", "name"),
@@ -430,9 +430,9 @@ async def test_a_large_post_whose_first_step_is_undone_is_not_there(store: Store
     assert await store.bodies() == []
 
 
-@pytest.mark.parametrize("act", ["purge", "drop"])
+@pytest.mark.parametrize("forget", [False, True])
 async def test_what_is_left_of_a_large_post_does_not_come_after_the_queue_was_emptied(
-    disk: tuple[Store, Disk], act: str
+    disk: tuple[Store, Disk], forget: bool
 ) -> None:
     store, failing = disk
     posting = asyncio.create_task(store.post(*[message("x")] * 8_000))
@@ -443,7 +443,7 @@ async def test_what_is_left_of_a_large_post_does_not_come_after_the_queue_was_em
     assert isinstance((await asyncio.gather(posting, return_exceptions=True))[0], Unavailable)
     failing.hook = None
     assert store.db.unfinished
-    await getattr(store.messages, act)(QUEUE)
+    await store.messages.purge(QUEUE, forget=forget)
     await store.sweep()
     assert await store.bodies(QUEUE) == []
     assert store.db.execute("SELECT count(*) FROM post").get == 0
@@ -510,7 +510,7 @@ CALLS: dict[str, Callable[[Store], Awaitable[object]]] = {
     "pop": lambda store: store.claim(queue=LAST, removes=True),
     "stats": lambda store: store.messages.stats(LAST),
     "post": lambda store: store.post("text", to=LAST),
-    "next_due": lambda store: store.messages.next_due(LAST),
+    "next_due": lambda store: store.next_due(LAST),
     "release_delayed": lambda store: store.messages.release_delayed(LAST, 1),
     "list": lambda store: store.bodies(LAST),
 }
@@ -583,7 +583,7 @@ async def test_nobody_sees_a_drop_before_it_is_durable(
         "record": lambda: store.management.get_queue(QUEUE),
     }
     with syncs.hanging():
-        dropping = asyncio.create_task(store.messages.drop(QUEUE))
+        dropping = asyncio.create_task(store.messages.purge(QUEUE, forget=True))
         while store.db._syncing is None:  # noqa: ASYNC110 - the test's own poll
             await asyncio.sleep(0)
         reading = asyncio.ensure_future(calls[call]())

@@ -91,7 +91,7 @@ async def test_who_empties_the_store_goes_on(
         await store.management.create_queue(QueueRef("project", "new"), {}, max_queues=10)
     claimed = await store.claim(20)
     assert texts(claimed) == stored[:20]
-    await store.messages.settle_all(
+    await store.messages.settle(
         QUEUE, claimed.claim_id or "", Settlement("", Act.EXTEND, ttl_ms=90_000, grace_ms=60_000)
     )
     await store.acknowledge(claimed)

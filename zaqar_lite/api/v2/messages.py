@@ -208,7 +208,7 @@ class MessageActions:
     async def queue_ranges(self, request: Request) -> Response:
         """Cut a queue into ranges."""
         count = request.whole("count", _DEFAULT_COUNT)
-        positions = await self.messages.partition(request.queue, count)
+        positions = await self.messages.ranges(request.queue, count)
         markers = [format_marker(position) for position in positions]
         shown: list[dict[str, str]] = [{} for _ in markers]
         for index, marker in enumerate(markers[:-1]):

@@ -92,7 +92,7 @@ class StrictOrder:
         try:
             subscription = await self.subscriptions.get(queue, subscription_id)
         except NotFound:
-            await self.messages.drop(ordered_queue(queue.project, subscription_id))
+            await self.messages.purge(ordered_queue(queue.project, subscription_id), forget=True)
             await self.subscriptions.flags.order(queue, subscription_id, ordered=False)
             return None
         state, version = await self._kind.read(queue.project, subscription.name)

@@ -23,7 +23,7 @@ Count = Callable[[QueueRef, Any, Any], None]
 """Counts what an operation did: its queue, the arguments behind that by position, its result."""
 
 
-_WITHIN = {"pop": "claim", "release": "settle_all", "renew": "settle_all"}
+_WITHIN = {"pop": "claim", "release": "settle", "renew": "settle"}
 """What is counted by a name of its own, and the store's operation that does it."""
 
 
@@ -41,6 +41,7 @@ class _InstrumentedStore:
 
     claim: Call
     pop: Call
+    settle: Call
     release: Call
     renew: Call
 
@@ -65,7 +66,10 @@ class _InstrumentedStore:
         claims: dict[bool, Call] = {False: self.claim, True: self.pop}
         self.claim = lambda queue, request: claims[request.removes](queue, request)
         acts = {Act.RELEASE: self.release, Act.EXTEND: self.renew}
-        self.settle_all: Call = lambda queue, claim_id, one: acts[one.act](queue, claim_id, one)
+        each = self.settle
+        self.settle = lambda queue, claim_id, told, **more: (
+            acts[told.act] if isinstance(told, Settlement) else each
+        )(queue, claim_id, told, **more)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._store, name)

@@ -44,12 +44,12 @@ from zaqar_lite.service.pooling.placement import CARRY, Place, Placements
 from zaqar_lite.service.pooling.pools import Pool, PoolRegistry
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.store import Condition, Store
-from zaqar_lite.storage.watchers import Listener
+from zaqar_lite.storage.watchers import Listener, Watch
 
 logger = logging.getLogger(__name__)
 _STAGED = "~moved."
 _RETRY_AFTER = 5
-_OF_HOLDERS = frozenset(("get_claim", "settle", "settle_all"))
+_OF_HOLDERS = frozenset(("get_claim", "settle"))
 """What the holder of a claim does, which goes on while its queue is frozen."""
 Make = Callable[[Pool], MessageStore]
 """Makes the store of a pool, not yet opened; raises ConfigurationError."""
@@ -344,27 +344,25 @@ class PooledMessages(Store):
             move = move._replace(target=staging_queue(move.target))
         return await (await self.pool(place.pool)).move(queue, ids, move)
 
-    async def next_due(self, queue: QueueRef) -> int | None:
-        """When the next message of the queue is due in any of its stores."""
-        found = [await store.next_due(queue) for store in await self._all_of(queue)]
-        return min((due for due in found if due is not None), default=None)
-
-    async def watch(self, queue: QueueRef, listener: Listener) -> Callable[[], None]:
-        """Begin to announce a queue, where it lies now."""
+    async def watch(self, queue: QueueRef, listener: Listener) -> Watch:
+        """Begin to announce a queue, where it lies now, in any of its stores."""
+        watches: list[Watch] = []
         with ExitStack() as watching:
             for store in await self._all_of(queue):
-                watching.callback(await store.watch(queue, listener))
-            return watching.pop_all().close
+                watches.append(await store.watch(queue, listener))
+                watching.callback(watches[-1].end)
+            return Watch(partial(_next_due, watches), watching.pop_all().close)
 
-    async def drop(self, queue: QueueRef) -> None:
-        """Remove all that a store has of a queue, and the keys that another one remembers."""
+    async def purge(self, queue: QueueRef, *, forget: bool = False) -> None:
+        """Empty a queue, or forget it with the keys that another store remembers."""
         place = await self._place(queue)
-        for pool in {place.pool, place.keys_in or place.pool}:
-            await (await self.pool(pool)).drop(queue)
+        for pool in {place.pool, (forget and place.keys_in) or place.pool}:
+            await (await self.pool(pool)).purge(queue, forget=forget)
 
-    async def stats(self, queue: QueueRef) -> Stats:
-        """Count a queue's messages; of those in every store, all together."""
-        return _sum_of([await store.stats(queue) for store in await self._all_of(queue)])
+    async def stats(self, queue: QueueRef, *, ranges: int = 0) -> Stats:
+        """Count a queue's messages; of those in every store, all together, without `ranges`."""
+        stores = await self._all_of(queue)
+        return _sum_of([await store.stats(queue, ranges=ranges) for store in stores])
 
     async def nonempty_queues(self) -> AsyncIterator[QueueRef]:
         """Name the queues of all stores that are open, each where it lies."""
@@ -398,6 +396,11 @@ class PooledMessages(Store):
 def _frozen(queue: QueueRef) -> Unavailable:
     text = f"The queue {queue.name!r} is being moved to another pool."
     return Unavailable(text, retry_after=_RETRY_AFTER)
+
+
+async def _next_due(watches: Sequence[Watch]) -> int | None:
+    found = [await watch.next_due() for watch in watches]
+    return min((due for due in found if due is not None), default=None)
 
 
 def _sum_of(found: Sequence[Stats]) -> Stats:

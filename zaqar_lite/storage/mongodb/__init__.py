@@ -76,42 +76,14 @@ second run harmless.
 Shard by ranges of the queue's key, with the same zones: `api-ref/source/store-mongodb.rst`.
 """
 
-from collections.abc import Callable
-
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.models import Capability, QueueRef, StoreOptions
+from zaqar_lite.domain.models import StoreOptions
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
-from zaqar_lite.storage.mongodb.changing import Changing
 from zaqar_lite.storage.mongodb.configuration import read_configuration
 from zaqar_lite.storage.mongodb.connection import Connection
-from zaqar_lite.storage.mongodb.errors import translating
-from zaqar_lite.storage.mongodb.listing import Listing
 from zaqar_lite.storage.mongodb.management import MongoManagementStore
-from zaqar_lite.storage.mongodb.posting import Posting
-from zaqar_lite.storage.mongodb.readiness import POLL_INTERVAL_MS
-from zaqar_lite.storage.mongodb.sweeping import Sweeping
-from zaqar_lite.storage.watchers import Listener
-
-
-@translating
-class MongoMessageStore(Posting, Changing, Listing, Sweeping):
-    """Messages and claims in MongoDB; shared by any number of processes."""
-
-    poll_interval_ms = POLL_INTERVAL_MS
-    capabilities = frozenset(
-        {Capability.ATOMIC_BATCH, Capability.EXCLUSIVE, Capability.DURABLE, Capability.SHARED}
-    )
-
-    async def close(self) -> None:
-        """Finish the posts, and close the connections if nobody else uses them; see the seam."""
-        await self._group_commit.close()
-        await self._readiness.close()
-        await super().close()
-
-    async def watch(self, queue: QueueRef, listener: Listener) -> Callable[[], None]:
-        """Begin to announce a queue; see the seam."""
-        return await self._readiness.watch(queue, listener)
+from zaqar_lite.storage.mongodb.posting import MongoMessageStore
 
 
 def create(

@@ -26,11 +26,12 @@ from zaqar_lite.domain.models import (
 from zaqar_lite.domain.refusals import delete_refusal, no_claim, no_message
 from zaqar_lite.domain.settlements import Act, Outcome, Settled, Settlement
 from zaqar_lite.storage.mongodb import states
+from zaqar_lite.storage.mongodb.connection import Connection
 from zaqar_lite.storage.mongodb.documents import NO_ATTEMPTS, to_message
 from zaqar_lite.storage.mongodb.errors import repeated
-from zaqar_lite.storage.mongodb.guarded_updates import GUARDED, Change
+from zaqar_lite.storage.mongodb.guarded_updates import GUARDED, Change, GuardedUpdates
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
-from zaqar_lite.storage.mongodb.parts import StorePart
+from zaqar_lite.storage.mongodb.listing import Listing
 from zaqar_lite.storage.mongodb.queues import (
     BRIEF,
     FoundMessages,
@@ -54,19 +55,25 @@ class Changed(NamedTuple, Generic[T]):
     """The error of an earlier try, which may have changed messages that were not found since."""
 
 
-class Changing(StorePart):
+class Changing(Listing):
     """Read, renew and release claims; settle, move, edit and delete messages."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self._updates = GuardedUpdates(connection, self._queues, self._readiness)
 
     async def settle(
         self,
         queue: QueueRef,
         claim_id: str,
-        settlements: Sequence[Settlement],
+        settlements: Sequence[Settlement] | Settlement,
         *,
         retries: RetryPolicy = NO_RETRIES,
         version: int | None = None,
     ) -> Settled:
         """Settle messages of a claim; see the seam."""
+        if isinstance(settlements, Settlement):
+            return await self._settle_all(queue, claim_id, settlements, retries, version)
         by_message: dict[str, list[Settlement]] = {}
         for settlement in settlements:
             by_message.setdefault(settlement.message_id, []).append(settlement)
@@ -84,7 +91,31 @@ class Changing(StorePart):
             answers[one.message_id].pop(0) if one.message_id in answers else Outcome.NOT_FOUND
             for one in settlements
         ]
-        return Settled(outcomes, sum(one["q"] != key_of(queue) for one in changed))
+        return Settled(outcomes, _moved(changed, queue))
+
+    async def _settle_all(
+        self,
+        queue: QueueRef,
+        claim_id: str,
+        settlement: Settlement,
+        retries: RetryPolicy,
+        version: int | None,
+    ) -> Settled:
+        def settle_one(transitions: Transitions, document: Document) -> bool:
+            if settlement.act is Act.EXTEND:
+                return transitions.renew(document, settlement.ttl_ms, settlement.grace_ms)
+            return transitions.settle(document, claim_id, settlement) is Outcome.DONE
+
+        answers, changed, _ = await self._change(
+            queue,
+            _held(queue, claim_id),
+            settle_one,
+            hint="claim",
+            retries=retries,
+            version=version,
+        )
+        outcome = Outcome.DONE if any(answers.values()) else Outcome.NOT_FOUND
+        return Settled([outcome], _moved(changed, queue))
 
     async def move(self, queue: QueueRef, ids: Sequence[str], move: Move) -> Sequence[Outcome]:
         """Move messages to another queue, all in one transaction; see the seam."""
@@ -141,19 +172,6 @@ class Changing(StorePart):
             max(0, state.now - int(first["cs"])),
             [to_message(document, state.now) for document in sorted(held, key=lambda d: d["k"])],
         )
-
-    async def settle_all(self, queue: QueueRef, claim_id: str, settlement: Settlement) -> bool:
-        """Settle all that a claim still holds; see the seam."""
-        if not is_claim_id(claim_id):
-            return False
-
-        def settle_one(transitions: Transitions, document: Document) -> bool:
-            if settlement.act is Act.EXTEND:
-                return transitions.renew(document, settlement.ttl_ms, settlement.grace_ms)
-            return transitions.settle(document, claim_id, settlement) is Outcome.DONE
-
-        settled = await self._change(queue, _held(queue, claim_id), settle_one, hint="claim")
-        return any(settled.answers.values())
 
     async def _change(
         self,
@@ -242,6 +260,10 @@ def _named(ids: Collection[str], *queues: QueueRef | None) -> Document:
     wanted = [message_id for message_id in dict.fromkeys(ids) if is_message_id(message_id)]
     keys = [key_of(queue) for queue in queues if queue is not None]
     return {"_id": {"$in": wanted}, "q": keys[0] if len(keys) == 1 else {"$in": keys}}
+
+
+def _moved(changed: Sequence[Document], queue: QueueRef) -> int:
+    return sum(one["q"] != key_of(queue) for one in changed)
 
 
 def _held(queue: QueueRef, claim_id: str) -> Document:

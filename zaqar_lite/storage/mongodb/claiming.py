@@ -23,11 +23,12 @@ from zaqar_lite.domain.models import Claimed, ClaimRequest, DelayMode, QueueRef
 from zaqar_lite.domain.refusals import no_failed_list
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.mongodb import states
+from zaqar_lite.storage.mongodb.changing import Changing
+from zaqar_lite.storage.mongodb.connection import Connection
 from zaqar_lite.storage.mongodb.documents import NO_ATTEMPTS, to_message
 from zaqar_lite.storage.mongodb.errors import repeated
 from zaqar_lite.storage.mongodb.guarded_updates import Change
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
-from zaqar_lite.storage.mongodb.parts import StorePart
 from zaqar_lite.storage.mongodb.queues import BRIEF, QueueState, ids_of, key_of, reading
 from zaqar_lite.storage.mongodb.transitions import POP_TIME_MS, Transitions
 
@@ -47,11 +48,16 @@ _MOST_DUE = MAX_EXAMINED // 4
 """How many due messages a step reads."""
 
 
-class Claiming(StorePart):
+class Claiming(Changing):
     """Hand out ready messages; move the exhausted ones."""
 
     _ahead_ms = 0
     """By how much the server's clock is ahead of this process's."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self._unremoved: list[Document] = []
+        """Filters of what pops of this process have handed out and could not delete."""
 
     async def claim(self, queue: QueueRef, request: ClaimRequest) -> Claimed:
         """Hand out ready messages under a new claim, or for good; see the seam."""

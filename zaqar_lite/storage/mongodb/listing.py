@@ -1,25 +1,48 @@
-"""Reading: pages, messages by id, counts and ranges. Nothing here changes anything."""
+"""Reading: pages, messages by id, counts, and what is ready. Nothing here changes anything."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from bson import Int64
 from pymongo.asynchronous.client_session import AsyncClientSession
 
 from zaqar_lite.domain.ids import Marker, is_message_id
-from zaqar_lite.domain.models import ListQuery, Message, Page, QueueRef, Stats
-from zaqar_lite.storage.base import MAX_EXAMINED
+from zaqar_lite.domain.models import Capability, ListQuery, Message, Page, QueueRef, Stats
+from zaqar_lite.storage.base import MAX_EXAMINED, MessageStore
 from zaqar_lite.storage.mongodb import states
-from zaqar_lite.storage.mongodb.connection import read_all
+from zaqar_lite.storage.mongodb.connection import Connection, read_all
 from zaqar_lite.storage.mongodb.documents import NO_ATTEMPTS, to_message
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
-from zaqar_lite.storage.mongodb.parts import StorePart
-from zaqar_lite.storage.mongodb.queues import QueueState, key_of, queue_of
+from zaqar_lite.storage.mongodb.queues import Queues, QueueState, key_of, queue_of
+from zaqar_lite.storage.mongodb.readiness import POLL_INTERVAL_MS, Readiness
+from zaqar_lite.storage.store import Connected
+from zaqar_lite.storage.watchers import Listener, Watch
 
 
-class Listing(StorePart):
-    """Read the messages of a queue, in order of position."""
+class Listing(Connected[Connection], MessageStore):
+    """Read the messages of a queue, in order of position; any number of processes may."""
+
+    poll_interval_ms = POLL_INTERVAL_MS
+    capabilities = frozenset(
+        {Capability.ATOMIC_BATCH, Capability.EXCLUSIVE, Capability.DURABLE, Capability.SHARED}
+    )
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self._queues = Queues(connection)
+        self._readiness = Readiness(connection)
+
+    async def close(self) -> None:
+        """Close the connections if nobody else uses them; see the seam."""
+        await self._readiness.close()
+        await super().close()
+
+    async def watch(self, queue: QueueRef, listener: Listener) -> Watch:
+        """Begin to announce a queue; see the seam."""
+        end = await self._readiness.watch(queue, listener)
+        return Watch(partial(self.next_due, queue), end)
 
     async def list_messages(self, queue: QueueRef, selection: ListQuery) -> Page:
         """Read one page of a selection; see the seam."""
@@ -166,7 +189,7 @@ class Listing(StorePart):
         )
         return None if found is None else max(0, int(found["w"]) - state.now)
 
-    async def stats(self, queue: QueueRef) -> Stats:
+    async def stats(self, queue: QueueRef, *, ranges: int = 0) -> Stats:
         """Count the live messages; see the seam."""
         state = await self._queues.read(queue)
         if state is None:
@@ -203,6 +226,7 @@ class Listing(StorePart):
             None if newest is None else to_message(newest, state.now),
             since,
             sum(document["z"] for document in counts),
+            await self._cuts(live, ranges) if ranges else (),
         )
 
     async def _ready_since(self, state: QueueState, first: Document | None) -> int | None:
@@ -235,13 +259,10 @@ class Listing(StorePart):
             live, NO_ATTEMPTS, sort=[("k", direction)], hint="position"
         )
 
-    async def partition(self, queue: QueueRef, count: int) -> Sequence[int]:
-        """Cut the live messages into ranges, from an index alone; see the seam."""
-        state = await self._queues.read(queue)
-        if state is None:
-            return ()
-        buckets = {"groupBy": "$k", "buckets": count, "output": {"last": {"$max": "$k"}}}
-        stages = [{"$match": state.live}, {"$project": {"_id": 0, "k": 1}}]
+    async def _cuts(self, live: Document, ranges: int) -> Sequence[int]:
+        """Cut the live messages into ranges, from an index alone."""
+        buckets = {"groupBy": "$k", "buckets": ranges, "output": {"last": {"$max": "$k"}}}
+        stages = [{"$match": live}, {"$project": {"_id": 0, "k": 1}}]
         cursor = await self._connection.listed.aggregate(
             [*stages, {"$bucketAuto": buckets}], hint="sized", allowDiskUse=True
         )

@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.errors import PyMongoError
 
-from zaqar_lite.domain.errors import Invalid, Unavailable, ZaqarLiteError
+from zaqar_lite.domain.errors import Invalid, KeyReused, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.ids import new_message_id
 from zaqar_lite.domain.models import Message, QueueRef, StoreOptions
 from zaqar_lite.domain.posts import (
@@ -29,13 +29,12 @@ from zaqar_lite.domain.refusals import queue_changed, too_many_keys, too_many_me
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.mongodb.connection import Connection
 from zaqar_lite.storage.mongodb.documents import adopted_document, new_document
-from zaqar_lite.storage.mongodb.errors import TOO_LARGE, is_duplicate
+from zaqar_lite.storage.mongodb.errors import TOO_LARGE, is_duplicate, translating
 from zaqar_lite.storage.mongodb.group_commit import GroupCommit, PendingPost
-from zaqar_lite.storage.mongodb.indexes import BY_ID
-from zaqar_lite.storage.mongodb.keys import BATCH, MESSAGE, Known, key_id
-from zaqar_lite.storage.mongodb.parts import StorePart
-from zaqar_lite.storage.mongodb.planning import Plan, most_new, names_of
+from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
+from zaqar_lite.storage.mongodb.keys import BATCH, MESSAGE, Keys, Known, key_id
 from zaqar_lite.storage.mongodb.queues import Bound, MissingQueue, QueueState, key_of
+from zaqar_lite.storage.mongodb.sweeping import Sweeping
 from zaqar_lite.storage.mongodb.transactions import RetryBudget
 
 _LARGEST_BODY = (16 << 20) - (64 << 10)
@@ -68,13 +67,123 @@ class _Batch:
         return known.is_live and self.generation in (None, known.generation)
 
 
-class Posting(StorePart):
-    """Store messages, each key once."""
+def _names_of(post: PendingPost, queue: str) -> list[str]:
+    """The ids of the documents of all keys of a post."""
+    names = [_name_of(MESSAGE, queue, message.idempotency_key) for message in post.messages]
+    whole = _name_of(BATCH, queue, post.batch_key)
+    return [name for name in [whole, *names] if name is not None]
+
+
+def _most_new(post: PendingPost, queue: str, known: Mapping[str, Known]) -> int:
+    """How many messages a post stores at most; fewer where it has one key twice."""
+    if _name_of(BATCH, queue, post.batch_key) in known:
+        return 0
+    return sum(_name_of(MESSAGE, queue, m.idempotency_key) not in known for m in post.messages)
+
+
+class _Plan:
+    """The documents of messages and the new keys of the posts that were added, in their order."""
+
+    def __init__(self, state: QueueState, known: Mapping[str, Known], base: int) -> None:
+        self.state = state
+        self.documents: list[Document] = []
+        self.keys: dict[str, Known] = {}
+        self.outbox: list[tuple[str, OutboxEntry]] = []
+        """What the messages bring along, each with the id of its message."""
+        self._known = known
+        self._base = base
+
+    def add(self, post: PendingPost) -> None:
+        """Decide what a post stores and answers.
+
+        Raises:
+            KeyReused: one of its keys stands for something else.
+        """
+        key = post.batch_key
+        seen = self._find(BATCH, key)
+        if seen is not None:
+            _compare(seen, key, None)
+            own = set(post.ids.values())
+            post.answer = [Posted(each, each not in own) for each in seen.ids]
+            return
+        post.answer = self._add_messages(post)
+        self._learn(BATCH, key, [answer.id for answer in post.answer])
+
+    @property
+    def mark(self) -> tuple[int, int, int]:
+        """How far the plan has come."""
+        return len(self.documents), len(self.keys), len(self.outbox)
+
+    def rewind(self, mark: tuple[int, int, int]) -> None:
+        """Forget what was added since the mark: its post is refused."""
+        del self.documents[mark[0] :]
+        del self.outbox[mark[2] :]
+        while len(self.keys) > mark[1]:
+            self.keys.popitem()
+
+    def _add_messages(self, post: PendingPost) -> Sequence[Posted]:
+        answers: list[Posted] = []
+        first_seen = set(post.ids.values())  # in an earlier try, whose answer was lost
+        for index, message in enumerate(post.messages):
+            key = message.idempotency_key
+            seen = self._find(MESSAGE, key)
+            if seen is not None:
+                _compare(seen, key, index)
+                (message_id,) = seen.ids
+                answers.append(Posted(message_id, message_id not in first_seen))
+                first_seen.discard(message_id)
+                continue
+            position = self._base + len(self.documents) + 1
+            message_id = post.ids.setdefault(index, new_message_id(position))
+            self.documents.append(
+                new_document(
+                    message,
+                    self.state,
+                    message_id=message_id,
+                    position=position,
+                    client_id=post.client_id,
+                )
+            )
+            self.outbox += [(message_id, one) for one in message.outbox]
+            answers.append(Posted(message_id))
+            first_seen.discard(message_id)
+            self._learn(MESSAGE, key, [message_id])
+        return answers
+
+    def _find(self, kind: str, key: IdempotencyKey | None) -> Known | None:
+        name = _name_of(kind, self.state.key, key)
+        return None if name is None else self._known.get(name) or self.keys.get(name)
+
+    def _learn(self, kind: str, key: IdempotencyKey | None, ids: Sequence[str]) -> None:
+        if key is not None:
+            name = key_id(kind, key.text, self.state.key)
+            self.keys[name] = Known(ids, key.digest, self.state.generation)
+
+
+def _compare(seen: Known, key: IdempotencyKey | None, index: int | None) -> None:
+    if key is not None and not seen.matches(key):
+        raise KeyReused(index)
+
+
+def _name_of(kind: str, queue: str, key: IdempotencyKey | None) -> str | None:
+    return None if key is None else key_id(kind, key.text, queue)
+
+
+@translating
+class MongoMessageStore(Sweeping):
+    """Messages and claims in MongoDB; this module stores messages, each key once."""
 
     def __init__(self, connection: Connection, options: StoreOptions) -> None:
-        super().__init__(connection, options)
+        super().__init__(connection)
+        self._options = options
+        self._keys = Keys(connection, options.idempotency_window_ms)
         self._group_commit = GroupCommit(self._store)
         self._outbox_locks: WeakValueDictionary[QueueRef, asyncio.Lock] = WeakValueDictionary()
+
+    async def close(self) -> None:
+        """Finish the posts, and close what nobody else uses; see the seam."""
+        await self._group_commit.close()
+        await super().close()
 
     async def post(
         self,
@@ -155,10 +264,10 @@ class Posting(StorePart):
 
     async def _store_once(self, batch: _Batch, posts: Sequence[PendingPost]) -> None:
         """One try: it stores all of these posts, or raises."""
-        names = {name for post in posts for name in names_of(post, batch.key)}
+        names = {name for post in posts for name in _names_of(post, batch.key)}
         found = await self._keys.look_up(batch.key, names) if names else {}
         known = {name: each for name, each in found.items() if batch.is_live(each)}
-        count = sum(most_new(post, batch.key, known) for post in posts)
+        count = sum(_most_new(post, batch.key, known) for post in posts)
         if not count and len(known) == len(names):
             state = await self._queues.read(batch.queue)
             if state is None:
@@ -176,7 +285,7 @@ class Posting(StorePart):
             await self._store_outbox(session, plan, posts)
 
     async def _insert(
-        self, session: AsyncClientSession, plan: Plan, *, stale: Collection[str]
+        self, session: AsyncClientSession, plan: _Plan, *, stale: Collection[str]
     ) -> None:
         if plan.documents:
             await self._connection.messages.insert_many(plan.documents, session=session)
@@ -195,7 +304,7 @@ class Posting(StorePart):
             yield
 
     async def _store_outbox(
-        self, session: AsyncClientSession, plan: Plan, posts: Sequence[PendingPost]
+        self, session: AsyncClientSession, plan: _Plan, posts: Sequence[PendingPost]
     ) -> None:
         """Store the messages' outbox messages in the same transaction; no limit stops them."""
         clients = {message_id: post.client_id for post in posts for message_id in post.ids.values()}
@@ -225,7 +334,7 @@ class Posting(StorePart):
         known: Mapping[str, Known],
         *,
         room: tuple[int, int],
-    ) -> Plan:
+    ) -> _Plan:
         """Plan all posts; `room` is what the queue's bounds have been raised by for them.
 
         Raises:
@@ -234,7 +343,7 @@ class Posting(StorePart):
         if any(each.generation != state.generation for each in known.values()):
             batch.generation = state.generation
             raise _TryAgain
-        plan = Plan(state, known, state.counter - room[0])
+        plan = _Plan(state, known, state.counter - room[0])
         before = state._replace(
             messages=state.messages.less(room[0]), keys=state.keys.less(room[1])
         )
@@ -253,7 +362,7 @@ class Posting(StorePart):
             raise _TryAgain
         return plan
 
-    def _admit(self, batch: _Batch, before: QueueState, plan: Plan) -> None:
+    def _admit(self, batch: _Batch, before: QueueState, plan: _Plan) -> None:
         """Refuse a post that the queue, as it was `before` this batch, has no room for.
 
         Posts raise a queue's bounds, and nothing lowers them. So what is live is counted when a

@@ -90,16 +90,10 @@ class Sweeping(Claiming):
         await self._updates.write(changes)
         return len(found)
 
-    async def purge(self, queue: QueueRef) -> None:
-        """End all messages and claims there are now, by one update; see the seam."""
-        await self._begin_clearing(await self._queues.end_messages(key_of(queue)))
-
-    async def drop(self, queue: QueueRef) -> None:
-        """End the queue's life, its record included, by one update; see the seam."""
-        await self._begin_clearing(await self._queues.end_life(key_of(queue)))
-
-    async def _begin_clearing(self, state: QueueState | None) -> None:
-        if state is not None:
+    async def purge(self, queue: QueueRef, *, forget: bool = False) -> None:
+        """End all messages and claims, or the queue's life, by one update; see the seam."""
+        end = self._queues.end_life if forget else self._queues.end_messages
+        if (state := await end(key_of(queue))) is not None:
             with suppress(PyMongoError):  # the messages have ended; the sweep deletes them
                 await self._clear(state.key, state.birth, STEP)
 

@@ -60,13 +60,16 @@ class OpenDataMessageStore(SqlMessageStore):
         found = await super().find_idempotency_keys(queue, list(texts), whole)
         return found._replace(messages={texts[key]: one for key, one in found.messages.items()})
 
-    async def purge(self, queue: QueueRef) -> None:
+    async def purge(self, queue: QueueRef, *, forget: bool = False) -> None:
         """Delete what a queue holds now, in steps: each message has records of its own."""
+        if forget:
+            await self._drop(queue)
+            return
         last = await self._db.read(queue, _last_position, queue)
         while await self._db.write(_purge_some, queue, last) == _STEP:
             await self._db.turns.wait()
 
-    async def drop(self, queue: QueueRef) -> None:
+    async def _drop(self, queue: QueueRef) -> None:
         most, before = _STEP, None
         while left := await self._db.write(_drop_some, queue, most):
             posted = 0 if before is None else max(0, left + most - before)

@@ -72,7 +72,7 @@ class Claiming(MessageStore):
         for pause in _END_AFTER:
             await asyncio.sleep(pause)
             with suppress(Unavailable):
-                await self.settle_all(queue, claim_id, Settlement("", Act.RELEASE))
+                await self.settle(queue, claim_id, Settlement("", Act.RELEASE))
                 return
 
     async def _take(self, queue: QueueRef, claim_id: str | None, request: ClaimRequest) -> Claimed:
@@ -147,12 +147,18 @@ class Claiming(MessageStore):
         self,
         queue: QueueRef,
         claim_id: str,
-        settlements: Sequence[Settlement],
+        settlements: Sequence[Settlement] | Settlement,
         *,
         retries: RetryPolicy = NO_RETRIES,
         version: int | None = None,
     ) -> Settled:
         """Settle messages of a claim; see the seam."""
+        if isinstance(settlements, Settlement):
+            every = replace(settlements, message_id="")
+            done, moved = await self._settle_some(
+                queue, claim_id, [every], retries, version, whole=True
+            )
+            return Settled([Outcome.DONE if b"D" in done else Outcome.NOT_FOUND], moved)
         outcomes, moved = [Outcome.NOT_FOUND] * len(settlements), 0
         chosen: Sequence[int] = range(len(settlements))
         if not are_message_ids([one.message_id for one in settlements]):
@@ -167,18 +173,6 @@ class Claiming(MessageStore):
             for number, letter in zip(some, letters, strict=True):
                 outcomes[number] = _OUTCOMES[letter]
         return Settled(outcomes, moved)
-
-    async def settle_all(self, queue: QueueRef, claim_id: str, settlement: Settlement) -> bool:
-        """Settle all that a claim holds; see the seam."""
-        if not is_claim_id(claim_id):
-            return False
-        settlement = replace(settlement, message_id="")
-        words = "", bytes.fromhex(claim_id), "1", *policy_words(queue, NO_RETRIES)
-        reply = await self._runner.run(
-            queue, "settle", *words, *pack_settlements([settlement]), repeatable=True
-        )
-        await self._runner.register(queue, reply[1])
-        return b"D" in reply[3]
 
     async def move(self, queue: QueueRef, ids: Sequence[str], move: Move) -> Sequence[Outcome]:
         """Move messages to another queue; see the seam. Each step moves up to 100, or 256 KiB."""
@@ -212,17 +206,21 @@ class Claiming(MessageStore):
         settlements: Sequence[Settlement],
         retries: RetryPolicy,
         version: int | None,
+        *,
+        whole: bool = False,
     ) -> tuple[bytes, int]:
         """Settle what one script may; return a code for each message, and how many were moved."""
         words = (
             "" if version is None else version,
             bytes.fromhex(claim_id) if is_claim_id(claim_id) else NO_CLAIM,
-            "",
+            "1" if whole else "",
         )
         packed = pack_settlements(settlements)
         while True:
             policy = policy_words(queue, retries, self._runner.armed_until(queue))
-            reply = await self._runner.run(queue, "settle", *words, *policy, *packed)
+            reply = await self._runner.run(
+                queue, "settle", *words, *policy, *packed, repeatable=whole
+            )
             if reply[0] != b"arm":
                 break
             await self._runner.arm(queue, reply[1])

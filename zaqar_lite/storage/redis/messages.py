@@ -1,6 +1,8 @@
 """The message store: each operation is one script, and one round trip."""
 
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+import struct
+from collections.abc import AsyncIterator, Collection, Sequence
+from functools import partial
 from typing import Any
 
 from zaqar_lite.domain.clock import Clock
@@ -34,7 +36,7 @@ from zaqar_lite.storage.redis.records import RecordIndexes
 from zaqar_lite.storage.redis.runner import Runner
 from zaqar_lite.storage.redis.sweeper import Sweeper
 from zaqar_lite.storage.store import Connected
-from zaqar_lite.storage.watchers import Listener
+from zaqar_lite.storage.watchers import Listener, Watch
 
 _IDS = 200
 """Messages that one step of Redis looks up by their ids."""
@@ -185,37 +187,33 @@ class RedisMessageStore(Connected[Connection], Posting, Claiming):
         (left,) = await self._runner.run(queue, "next_due", repeatable=True)
         return None if left < 0 else int(left)
 
-    async def watch(self, queue: QueueRef, listener: Listener) -> Callable[[], None]:
+    async def watch(self, queue: QueueRef, listener: Listener) -> Watch:
         """Begin to announce a queue; see the seam."""
-        return await self._readiness.watch(queue, listener)
+        end = await self._readiness.watch(queue, listener)
+        return Watch(partial(self.next_due, queue), end)
 
-    async def purge(self, queue: QueueRef) -> None:
-        """Remove all messages and claims; see the seam."""
-        await self._runner.run(queue, "purge")
-
-    async def drop(self, queue: QueueRef) -> None:
-        """Remove the queue, and its record with it; see the seam."""
+    async def purge(self, queue: QueueRef, *, forget: bool = False) -> None:
+        """Remove all messages and claims, or the queue with its record; see the seam."""
+        if not forget:
+            await self._runner.run(queue, "purge")
+            return
         async with self._indexes.changing(queue):
             await self._runner.run(queue, "drop", repeatable=True)
 
-    async def stats(self, queue: QueueRef) -> Stats:
+    async def stats(self, queue: QueueRef, *, ranges: int = 0) -> Stats:
         """Count the live messages; see the seam."""
-        _, now, ready, delayed, claimed, size, *ends = await self._runner.run(
-            queue, "stats", repeatable=True
+        _, now, ready, delayed, claimed, size, packed, *ends = await self._runner.run(
+            queue, "stats", ranges, repeatable=True
         )
+        cuts = [number for (number,) in struct.iter_unpack(">Q", packed)]
         oldest, newest, *first = read_messages(ends, 0, now) or (None, None)
         since = max(first[0].created_at, first[0].delay_expires_at or 0) if first else None
         since = since and min(now, since)
-        return Stats(ready, delayed, claimed, oldest, newest, since, size)
+        return Stats(ready, delayed, claimed, oldest, newest, since, size, cuts)
 
     def nonempty_queues(self) -> AsyncIterator[QueueRef]:
         """Name the queues that the sweep will visit: all that hold something; see the seam."""
         return self._sweeper.nonempty_queues()
-
-    async def partition(self, queue: QueueRef, count: int) -> Sequence[int]:
-        """Cut the live messages into ranges; see the seam."""
-        reply = await self._runner.run(queue, "split", count, repeatable=True)
-        return [int.from_bytes(position, "big") for position in reply[3:]]
 
     async def release_delayed(
         self, queue: QueueRef, limit: int, *, version: int | None = None

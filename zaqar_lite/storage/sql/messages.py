@@ -1,6 +1,7 @@
 """The message store over the tables; what each operation promises is in the seam."""
 
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
+from functools import partial
 
 from zaqar_lite.domain.errors import Conflict
 from zaqar_lite.domain.models import (
@@ -44,7 +45,7 @@ from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.entries import DELAYED
 from zaqar_lite.storage.sql.queues import NEVER
 from zaqar_lite.storage.store import Condition
-from zaqar_lite.storage.watchers import Listener
+from zaqar_lite.storage.watchers import Listener, Watch
 
 _STEP = 250
 """Settlements that are made in one step."""
@@ -136,11 +137,16 @@ class SqlMessageStore(MessageStore):
         self,
         queue: QueueRef,
         claim_id: str,
-        settlements: Sequence[Settlement],
+        settlements: Sequence[Settlement] | Settlement,
         *,
         retries: RetryPolicy = NO_RETRIES,
         version: int | None = None,
     ) -> Settled:
+        if isinstance(settlements, Settlement):
+            nothing = Settled([Outcome.NOT_FOUND], 0)
+            return await self._db.change_queue(
+                queue, version, nothing, settling.settle_all, claim_id, settlements, retries
+            )
         outcomes: list[Outcome] = []
         moved = 0
         for first in range(0, len(settlements) or 1, _STEP):
@@ -154,11 +160,6 @@ class SqlMessageStore(MessageStore):
             outcomes += done.outcomes
             moved += done.moved
         return Settled(outcomes, moved)
-
-    async def settle_all(self, queue: QueueRef, claim_id: str, settlement: Settlement) -> bool:
-        return await self._db.change_queue(
-            queue, None, False, settling.settle_all, claim_id, settlement
-        )
 
     async def move(self, queue: QueueRef, ids: Sequence[str], move: Move) -> Sequence[Outcome]:
         nothing: Sequence[Outcome] = [Outcome.NOT_FOUND] * len(ids)
@@ -175,20 +176,20 @@ class SqlMessageStore(MessageStore):
         instant = NEVER if found is None else found.next_ready_at
         return None if instant >= NEVER else max(0, instant - self._db.clock.now_ms())
 
-    async def watch(self, queue: QueueRef, listener: Listener) -> Callable[[], None]:
-        return self._db.watchers.add(queue, listener)
+    async def watch(self, queue: QueueRef, listener: Listener) -> Watch:
+        return Watch(partial(self.next_due, queue), self._db.watchers.add(queue, listener))
 
-    async def purge(self, queue: QueueRef) -> None:
+    async def purge(self, queue: QueueRef, *, forget: bool = False) -> None:
         await posting.settle_posts(self._db, queue)
-        await self._db.change_queue(queue, None, None, Database.empty_queue)
+        step = Database.remove_queue if forget else Database.empty_queue
+        await self._db.change_queue(queue, None, None, step)
 
-    async def drop(self, queue: QueueRef) -> None:
-        await posting.settle_posts(self._db, queue)
-        await self._db.change_queue(queue, None, None, Database.remove_queue)
-
-    async def stats(self, queue: QueueRef) -> Stats:
+    async def stats(self, queue: QueueRef, *, ranges: int = 0) -> Stats:
         await reading.tidy(self._db, queue)
-        return await self._db.read_queue(queue, Stats(), reading.stats)
+        found = await self._db.read_queue(queue, Stats(), reading.stats)
+        if ranges and found.total:
+            found.cuts = await reading.cut(self._db, queue, found.total, ranges)
+        return found
 
     async def nonempty_queues(self) -> AsyncIterator[QueueRef]:
         after = 0
@@ -201,9 +202,6 @@ class SqlMessageStore(MessageStore):
             if len(rows) < _QUEUES:
                 return
             await self._db.turns.wait()
-
-    async def partition(self, queue: QueueRef, count: int) -> Sequence[int]:
-        return await reading.partition(self._db, queue, count)
 
     async def release_delayed(
         self, queue: QueueRef, limit: int, *, version: int | None = None

@@ -152,14 +152,10 @@ def _ready_since(db: Database, queue: Queue, now: int, *, has_lapsed: bool) -> i
     return min(now, queue.lease_at) if has_lapsed else None
 
 
-async def partition(db: Database, ref: QueueRef, count: int) -> Sequence[int]:
-    """Cut the messages into ranges of about equal size; see the seam."""
-    await tidy(db, ref)
-    queue = db.queue(ref)
-    if queue is None or not queue.total:
-        return ()
-    ranges = min(count, queue.total)
-    cuts = [queue.total * (index + 1) // ranges for index in range(ranges)]
+async def cut(db: Database, ref: QueueRef, total: int, ranges: int) -> Sequence[int]:
+    """Cut so many messages into ranges of about equal size; see `Stats`."""
+    ranges = min(ranges, total)
+    cuts = [total * (index + 1) // ranges for index in range(ranges)]
     found: list[int] = []
     last = walked = 0
     nothing: Sequence[int] = ()

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Sequence
 
 from zaqar_lite.domain.attempts import MOVED
-from zaqar_lite.domain.models import NO_RETRIES, Move, Origin, QueueRef, Refusal, RetryPolicy
+from zaqar_lite.domain.models import Move, Origin, QueueRef, Refusal, RetryPolicy
 from zaqar_lite.domain.refusals import delete_refusal
 from zaqar_lite.domain.settlements import (
     PARKED_MARGIN_MS,
@@ -115,17 +115,20 @@ class _Run:
         return end_hand_outs(db, queue, self._ended, self._client, self._now)
 
 
-def settle_all(db: Database, queue: Queue, claim_id: str, settlement: Settlement) -> bool:
+def settle_all(
+    db: Database, queue: Queue, claim_id: str, settlement: Settlement, retries: RetryPolicy
+) -> Settled:
     """End a claim, or let it begin anew; see the seam."""
     found, now = claims.find_claim(db, queue, claim_id), db.clock.now_ms()
-    if found is None:
-        return False
-    if settlement.act is Act.EXTEND:
-        return claims.renew(db, queue, found, now, settlement.ttl_ms, settlement.grace_ms)
-    held = [one for one in found.held(db, queue) if one.until > now]
-    ending = Ending.by(settlement, now, NO_RETRIES)
-    end_hand_outs(db, queue, [(one, ending) for one in held], found.client, now)
-    return bool(held)
+    moved, is_done = 0, False
+    if found is not None and settlement.act is Act.EXTEND:
+        is_done = claims.renew(db, queue, found, now, settlement.ttl_ms, settlement.grace_ms)
+    elif found is not None:
+        held = [one for one in found.held(db, queue) if one.until > now]
+        ending = Ending.by(settlement, now, retries)
+        moved = end_hand_outs(db, queue, [(one, ending) for one in held], found.client, now)
+        is_done = bool(held)
+    return Settled([Outcome.DONE if is_done else Outcome.NOT_FOUND], moved)
 
 
 def end_hand_outs(

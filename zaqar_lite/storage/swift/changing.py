@@ -1,4 +1,4 @@
-"""Changes by id and of whole queues: edit, delete, move, expose, purge and drop."""
+"""Changes by id and of whole queues: edit, delete, move, expose, purge."""
 
 import time
 from collections.abc import Collection, Sequence
@@ -23,7 +23,7 @@ _MOVED = 10
 
 
 class Changing(Claiming):
-    """Edit, delete, move and expose messages; purge and drop queues."""
+    """Edit, delete, move and expose messages; purge queues."""
 
     async def edit(self, queue: QueueRef, edit: Edit) -> Message:
         """Change a delayed message; see the seam."""
@@ -195,18 +195,13 @@ class Changing(Claiming):
                 del outcomes[key]
         return answers
 
-    async def purge(self, queue: QueueRef) -> None:
+    async def purge(self, queue: QueueRef, *, forget: bool = False) -> None:
         """End the life of all messages at once; the sweep removes them; see the seam."""
-        container = self._container(queue)
-        await self._connection.locked(queue, partial(self._tails.end_life, container, gone=False))
-
-    async def drop(self, queue: QueueRef) -> None:
-        """End the queue's life at once, with its record; see the seam."""
-        container = self._container(queue)
 
         async def work(lease: Lease) -> None:
-            await self._tails.end_life(container, lease, gone=True)
-            await self._connection.records.remove(queue, lease)
+            await self._tails.end_life(self._container(queue), lease, gone=forget)
+            if forget:
+                await self._connection.records.remove(queue, lease)
 
         await self._connection.locked(queue, work)
 

@@ -23,6 +23,7 @@ from zaqar_lite.storage.swift.layout import Fetched, Listed, State
 from zaqar_lite.storage.swift.locks import Lease
 from zaqar_lite.storage.swift.objects import together
 from zaqar_lite.storage.swift.reading import MOST_EXAMINED, NEVER, SPARE, Reading
+from zaqar_lite.storage.swift.tail import Tail
 
 _MAX_MOVED = 20
 """About how many dead letters one claim moves: it holds the lock meanwhile."""
@@ -374,9 +375,8 @@ class Claiming(Reading):
                 if not left:
                     await self._end(container, claim_id, lease)
 
-    async def _held(self, container: str, record: Record, lease: Lease) -> list[Listed]:
+    async def _held(self, container: str, record: Record, tail: Tail) -> list[Listed]:
         """What a claim holds by now, as the messages themselves tell; under the lock."""
-        tail = await self._tails.load(container, lease)
         states = await together(*(self._objects.state(container, name) for name in record.names))
         now = self._now()
         return [

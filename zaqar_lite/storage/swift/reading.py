@@ -1,7 +1,8 @@
-"""Reading without the lock: lists, messages by id, counts and ranges."""
+"""Reading without the lock: lists, messages by id, and counts."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from functools import partial
 from typing import TypeVar
 
 from zaqar_lite.domain.ids import Marker, is_message_id
@@ -14,7 +15,7 @@ from zaqar_lite.storage.swift.dead_letters import DeadLetters
 from zaqar_lite.storage.swift.layout import Fetched, Listed, State
 from zaqar_lite.storage.swift.objects import PAGE, together
 from zaqar_lite.storage.swift.tail import Tail
-from zaqar_lite.storage.watchers import Listener
+from zaqar_lite.storage.watchers import Listener, Watch
 
 MOST_EXAMINED = 10_000
 """Entries that one claim examines, or one search for what is due; the next one goes on there."""
@@ -160,10 +161,10 @@ class Reading(Connected[Backend], MessageStore):
         now = self._now()
         return [one for one in found if one is not None and one.exists(tail.birth, now)]
 
-    async def stats(self, queue: QueueRef) -> Stats:
+    async def stats(self, queue: QueueRef, *, ranges: int = 0) -> Stats:
         """Count from listings; read only the oldest and the newest."""
         container = self._container(queue)
-        stats, names = await self._count(self._live(container))
+        stats, names = await self._count(self._live(container), ranges)
         ends = await self._fetch_all(container, names)
         if ends:
             now = self._now()
@@ -185,12 +186,15 @@ class Reading(Connected[Backend], MessageStore):
                 if found.exists(tail.birth, now):
                     yield found
 
-    async def _count(self, live: AsyncIterator[Listed]) -> tuple[Stats, list[str]]:
+    async def _count(self, live: AsyncIterator[Listed], ranges: int) -> tuple[Stats, list[str]]:
         """Count messages, and name the first and the last one."""
         now = self._now()
         stats = Stats()
         ends: list[str] = []
+        order: list[int] = []
         async for listed in live:
+            if ranges:
+                order.append(listed.position)
             ends[1:] = [listed.name]
             stats.bytes += listed.state.size
             if listed.state.is_claimed(now):
@@ -202,6 +206,8 @@ class Reading(Connected[Backend], MessageStore):
                     since = max(listed.position // 1000, listed.state.ready_at)
                     stats.ready_since = min(now, since)
                 stats.ready += 1
+        ranges = min(ranges, len(order))
+        stats.cuts = [order[len(order) * (index + 1) // ranges - 1] for index in range(ranges)]
         return stats, ends
 
     async def nonempty_queues(self) -> AsyncIterator[QueueRef]:
@@ -216,13 +222,6 @@ class Reading(Connected[Backend], MessageStore):
             if len(page) < _CENSUS:
                 return
             after = page[-1]
-
-    async def partition(self, queue: QueueRef, count: int) -> Sequence[int]:
-        """Cut the live messages into ranges; see the seam."""
-        container = self._container(queue)
-        order = [one.position async for one in self._live(container)]
-        ranges = min(count, len(order))
-        return [order[len(order) * (index + 1) // ranges - 1] for index in range(ranges)]
 
     async def next_due(self, queue: QueueRef) -> int | None:
         """How long until a message becomes ready by time; what was found is remembered."""
@@ -253,9 +252,10 @@ class Reading(Connected[Backend], MessageStore):
                 return min(due_at, now + self.poll_interval_ms)
         return due_at
 
-    async def watch(self, queue: QueueRef, listener: Listener) -> Callable[[], None]:
+    async def watch(self, queue: QueueRef, listener: Listener) -> Watch:
         """Begin to announce what this process made ready; see the seam."""
-        return self._hints.watchers.add(self._container(queue), listener)
+        end = self._hints.watchers.add(self._container(queue), listener)
+        return Watch(partial(self.next_due, queue), end)
 
 
 def _wanted(selection: ListQuery, state: State, now: int) -> bool:

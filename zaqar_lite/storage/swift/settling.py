@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 from zaqar_lite.domain.attempts import Ended
 from zaqar_lite.domain.errors import NotFound
-from zaqar_lite.domain.ids import is_claim_id
 from zaqar_lite.domain.models import NO_RETRIES, Claim, DeadLetter, QueueRef, RetryPolicy
 from zaqar_lite.domain.refusals import no_claim
 from zaqar_lite.domain.settlements import Act, Ending, Outcome, Settled, Settlement
@@ -79,25 +78,35 @@ class Settling(Claiming):
         views = await self._views(container, held, details=details)
         return Claim(claim_id, record.ttl_ms, now - record.started_at, views)
 
-    async def settle_all(self, queue: QueueRef, claim_id: str, settlement: Settlement) -> bool:
-        """Settle all that a claim holds; see the seam."""
+    async def _settle_all(
+        self,
+        queue: QueueRef,
+        claim_id: str,
+        settlement: Settlement,
+        retries: RetryPolicy,
+        version: int | None,
+    ) -> Settled:
         container = self._container(queue)
 
-        async def work(lease: Lease) -> bool:
+        async def work(lease: Lease) -> Settled:
+            nothing = Settled([Outcome.NOT_FOUND], 0)
             try:
                 record = await self._record(container, claim_id)
             except NotFound:
-                return False
-            held = await self._held(container, record, lease)
+                return nothing
+            tail = await self._tails.load(container, lease)
+            await self._connection.check(queue, version, tail)
+            held = await self._held(container, record, tail)
             if settlement.act is Act.EXTEND:
-                return bool(held) and await self._renew(container, record, held, settlement, lease)
-            ending = Ending.by(settlement, self._now(), NO_RETRIES)
+                is_renewed = held and await self._renew(container, record, held, settlement, lease)
+                return Settled([Outcome.DONE], 0) if is_renewed else nothing
+            ending = Ending.by(settlement, self._now(), retries)
             given_back = [_Message(one, one.state, ending=ending) for one in held]
-            await self._finish(container, given_back, None, lease)
+            moved = await self._finish(container, given_back, retries.dead_letter, lease)
             await self._end(container, claim_id, lease)
-            return bool(held)
+            return Settled([Outcome.DONE], moved) if held else nothing
 
-        return is_claim_id(claim_id) and await self._connection.locked(queue, work)
+        return await self._connection.locked(queue, work)
 
     async def _renew(
         self,
@@ -124,12 +133,14 @@ class Settling(Claiming):
         self,
         queue: QueueRef,
         claim_id: str,
-        settlements: Sequence[Settlement],
+        settlements: Sequence[Settlement] | Settlement,
         *,
         retries: RetryPolicy = NO_RETRIES,
         version: int | None = None,
     ) -> Settled:
         """Do to each message what its settlement says; see the seam."""
+        if isinstance(settlements, Settlement):
+            return await self._settle_all(queue, claim_id, settlements, retries, version)
         container = self._container(queue)
 
         async def work(lease: Lease) -> Settled:

@@ -232,10 +232,42 @@ operation('delete', ALWAYS, {whole = true}, function()
   return {'ok'}
 end)
 
+-- Cut all messages into ranges of about equal size: the last position of each range, one behind the
+-- other. The cuts are estimated from samples of each index.
+local function cuts_of(sources, most)
+  local sizes, total = {}, 0
+  for i, source in ipairs(sources) do
+    sizes[i] = call('ZCARD', source)
+    total = total + sizes[i]
+  end
+  -- Each sample stands for `step` messages. Up to 400 messages, all of them are read.
+  local step = math.max(1, math.ceil(total / 400))
+  local samples = {}
+  for i, source in ipairs(sources) do
+    local rank = math.min(step, sizes[i]) - 1
+    local before = -1
+    while rank > before do
+      local position = call('ZRANGE', source, rank, rank)[1]
+      samples[#samples + 1] = {position, rank - before}
+      before = rank
+      rank = math.min(rank + step, sizes[i] - 1)
+    end
+  end
+  table.sort(samples, function(a, b) return struct.unpack('>I8', a[1]) < struct.unpack('>I8', b[1]) end)
+  local cuts, ranges, seen = {}, math.min(most, total), 0
+  for i, sample in ipairs(samples) do
+    seen = seen + sample[2]
+    if i == #samples or seen >= math.floor(total * (#cuts + 1) / ranges) then
+      cuts[#cuts + 1] = sample[1]
+    end
+  end
+  return table.concat(cuts)
+end
+
 -- Count live messages by state; find the oldest and the newest.
--- ARGV: 1 offset
--- Answers: 'ok', now, ready, delayed, claimed, bytes; then what `show_all` gives of the oldest and the newest,
--- and for the first ready one.
+-- ARGV: 1 offset, 2 most ranges to cut them into, 0 for none
+-- Answers: 'ok', now, ready, delayed, claimed, bytes, what `cuts_of` gives; then what `show_all` gives of the
+-- oldest and the newest, and for the first ready one.
 operation('stats', ALWAYS, {whole = true}, function()
   local behind = catch_up_and_expire()
   if behind then
@@ -245,7 +277,8 @@ operation('stats', ALWAYS, {whole = true}, function()
   local waiting_again = call('ZCARD', parked)
   local answer = {'ok', now,
     call('ZCARD', ready) + call('ZCARD', lapsed),
-    call('ZCARD', waiting) + waiting_again, call('ZCARD', held) - waiting_again, tonumber(life[N.bytes] or 0)}
+    call('ZCARD', waiting) + waiting_again, call('ZCARD', held) - waiting_again, tonumber(life[N.bytes] or 0),
+    ARGV[2] == '0' and '' or cuts_of(sources, tonumber(ARGV[2]))}
   local shown = {}
   for _, rank in ipairs({0, -1}) do
     local best
@@ -268,50 +301,6 @@ operation('stats', ALWAYS, {whole = true}, function()
     end
   end
   show_all(answer, {positions = shown, records = gather(messages, shown), tracks = tracks_of(shown)})
-  return answer
-end)
-
--- Cut the live messages into ranges of about equal size. The cuts are estimated from samples of each
--- index.
--- ARGV: 1 offset, 2 most ranges
--- Answers: 'ok', now, total; then the last position of each range.
-operation('split', ALWAYS, {whole = true}, function()
-  local behind = catch_up_and_expire()
-  if behind then
-    return behind
-  end
-  local sources = indexes_of_states()
-  local most, total = tonumber(ARGV[2]), 0
-  local sizes = {}
-  for i, source in ipairs(sources) do
-    sizes[i] = call('ZCARD', source)
-    total = total + sizes[i]
-  end
-  local answer = {'ok', now, total}
-  if total == 0 then
-    return answer
-  end
-  -- Each sample stands for `step` messages. Up to 400 messages, all of them are read.
-  local step = math.max(1, math.ceil(total / 400))
-  local samples = {}
-  for i, source in ipairs(sources) do
-    local rank = math.min(step, sizes[i]) - 1
-    local before = -1
-    while rank > before do
-      local position = call('ZRANGE', source, rank, rank)[1]
-      samples[#samples + 1] = {struct.unpack('>I8', position), rank - before}
-      before = rank
-      rank = math.min(rank + step, sizes[i] - 1)
-    end
-  end
-  table.sort(samples, function(a, b) return a[1] < b[1] end)
-  local ranges, seen = math.min(most, total), 0
-  for i, sample in ipairs(samples) do
-    seen = seen + sample[2]
-    if i == #samples or seen >= math.floor(total * (#answer - 2) / ranges) then
-      answer[#answer + 1] = struct.pack('>I8', sample[1])
-    end
-  end
   return answer
 end)
 
