@@ -75,14 +75,11 @@ def test_a_limit_without_a_place_for_dead_letters_is_warned_of(client: Client, q
     assert client.get_queue(queue)["_retry_backoff"] == backoff
 
 
-def test_a_redrive_with_a_delay_that_is_ignored_goes_on_to_its_end(
-    client: Client, queue: str
-) -> None:
+def test_letters_stay_where_their_delay_would_be_ignored(client: Client, queue: str) -> None:
     client.post_all(f"{queue}-dead", range(50))
-    with pytest.warns(ServerWarning, match="The delay was ignored"):
-        moved = client.redrive(f"{queue}-dead", to=queue, delay=60, server=False)
-    assert moved.moved == {queue: 50}
-    assert client.stats(f"{queue}-dead").total == 0
+    moved = client.redrive(f"{queue}-dead", to=queue, delay=60, where=lambda _: True)
+    assert (moved.moved, moved.stayed) == ({}, {"target_not_delayed": 50})
+    assert client.stats(f"{queue}-dead").total == 50
 
 
 def test_metadata_is_set_and_removed_together(client: Client, queue: str) -> None:

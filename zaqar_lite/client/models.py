@@ -218,6 +218,11 @@ class MessageAge:
     age: int | float
     created: dt.datetime | None = None
 
+    @property
+    def message_id(self) -> str:
+        """The message's id."""
+        return self.href.partition("?")[0].rpartition("/")[2]
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stats:
@@ -233,6 +238,11 @@ class Stats:
     delayed: int | None = None
     oldest: MessageAge | None = None
     newest: MessageAge | None = None
+
+    @property
+    def claimable(self) -> int:
+        """How many messages can be claimed now: on a server that tells, without delayed ones."""
+        return self.free if self.ready is None else self.ready
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

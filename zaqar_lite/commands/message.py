@@ -220,7 +220,7 @@ def _follow(client: "sdk.Client", queue: str, *, from_start: bool) -> Iterator["
         newest = None if from_start else client.stats(queue).newest
         yield from client.list_messages(
             queue,
-            marker=None if newest is None else newest.href.partition("?")[0].rpartition("/")[2],
+            marker=None if newest is None else newest.message_id,
             include_claimed=True,
             include_delayed=True,
             wait=math.inf,

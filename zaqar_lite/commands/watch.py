@@ -160,7 +160,7 @@ def _counts(
     return {
         "at": dt.datetime.now(dt.UTC),
         "queue": queue,
-        "ready": stats.free if stats.ready is None else stats.ready,
+        "ready": stats.claimable,
         "delayed": stats.delayed,
         "claimed": stats.claimed,
         "dead": dead,

@@ -155,10 +155,7 @@ class BrowseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._look()
         with self._options.client() as client:
             newest = {queue: client.stats(queue).newest for queue in self._queues}
-        return {
-            queue: "" if one is None else one.href.rsplit("/", 1)[1]
-            for queue, one in newest.items()
-        }
+        return {queue: "" if one is None else one.message_id for queue, one in newest.items()}
 
     def _look(self) -> None:
         """Ask which queues there are: once, or every ten seconds where a pattern chooses them."""

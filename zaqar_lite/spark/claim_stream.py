@@ -75,8 +75,7 @@ class ClaimStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Fix how many messages the query will read: as many as are ready now."""
         with self._options.client() as client:
-            stats = client.stats(self._queue)
-        self._left = stats.free if stats.ready is None else stats.ready
+            self._left = client.stats(self._queue).claimable
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Acknowledge finished batches, then claim the next one and write it to the ledger."""

@@ -39,14 +39,14 @@ def lag_of(client: Client, queue: str, marker: str | None) -> dict[str, Any]:
     first.
     """
     stats = client.stats(queue)
-    newest = None if stats.newest is None else stats.newest.href.rsplit("/", 1)[1]
+    newest = None if stats.newest is None else stats.newest.message_id
     behind = None
     if marker and newest is not None:
         read, last = posted(marker), posted(newest)
         behind = None if read is None or last is None else max(0, last - read) / 1_000_000
     return {
         "total": stats.total,
-        "ready": stats.free if stats.ready is None else stats.ready,
+        "ready": stats.claimable,
         "claimed": stats.claimed,
         "delayed": stats.delayed,
         "oldest_age": None if stats.oldest is None else stats.oldest.age,

@@ -1,43 +1,30 @@
 """Dead letters: list them, count them by source, and move them back.
 
-Where the server does not move them back, the client does. A letter is claimed, posted to its target
-with its own id as the idempotency key, and then deleted with its claim. Two redrives at once
-therefore never take the same letter, and a redrive that is killed loses none. Killed between post
-and delete, it leaves the letter in both queues. The next run posts the letter again, the server of
-the target recognises the key (while it remembers it) and stores nothing, and the letter is deleted.
-What is not moved stays claimed until the end, so that it is not claimed again.
+A job of the server moves them: by a filter of its own, or by the ids that a function of the caller
+has chosen, a hundred at once. A letter moves in one step of the store, so that it is in one of the
+two queues whenever a redrive is killed, and two redrives never move it twice.
 """
 
 import contextlib
 import dataclasses
 import datetime as dt
-import time
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 from zaqar_lite.client import arguments, serialization
-from zaqar_lite.client.base_client import BaseClient
-from zaqar_lite.client.calls import Call
+from zaqar_lite.client.base_client import BaseClient, chunks
 from zaqar_lite.client.endpoints import claims, jobs, messages, queues
 from zaqar_lite.client.endpoints.requests import queue_path
 from zaqar_lite.client.errors import BadRequest, ClaimLost, Refused, ServerWarning, ZaqarError
 from zaqar_lite.client.models import Job, Message, NewMessage, RawBody
-from zaqar_lite.client.posting import Batcher, PostOptions
 from zaqar_lite.client.steps import Page, Pages, Steps, listing, method
-from zaqar_lite.client.termination import ToTheEnd
 
-T = TypeVar("T")
-Batch = Sequence[tuple[Message, bytes]]
-"""Letters with what is posted of each."""
-
-# Seconds that the letters of a killed redrive stay claimed: the least that a server takes. It must
-# be well below the time that the target's server remembers keys (600 s by default).
-CLAIM_TTL = 60
-RENEW_AFTER = CLAIM_TTL / 2
-COUNTED = messages.Selection(details=True, raw=True)
+AT_ONCE = 100
+"""Letters that the server moves before it answers; for more it makes a job to be waited for."""
+CLAIM_TTL = 300
+"""Seconds that letters stay claimed where a redrive without jobs was killed."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -121,7 +108,7 @@ class RedriveOptions:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the server can do the redrive: no option is a function of the caller."""
+        """Whether the server can choose the letters: no option is a function of the caller."""
         return not callable(self.where) and self.on_moved is None and self.limit != 0
 
     def check(self, queue: str) -> None:
@@ -138,6 +125,9 @@ class RedriveOptions:
             raise ValueError(message)
         if self.source is not None and isinstance(self.where, Mapping) and "source" in self.where:
             message = "source is given twice: leave it out of `where`"
+            raise ValueError(message)
+        if isinstance(self.where, str | Mapping) and self.on_moved is not None:
+            message = "on_moved goes with a function as `where`: the server can't tell each letter"
             raise ValueError(message)
 
     def order(self) -> dict[str, Any]:
@@ -191,47 +181,31 @@ class DeadLetters(BaseClient):
         ttl: int | None = None,
         delay: int | None = None,
         on_moved: Callable[[Message, str], None] | None = None,
-        server: bool = True,
     ) -> Steps[Redriven]:
         """Move dead letters back; `RedriveOptions` explains the arguments.
 
         The server does it by a job, in which letters keep their ids, and this call waits for the
-        job's end; an error or a cancellation meanwhile cancels the job. The client does it where
-        the server has no such jobs, where `where` or `on_moved` is a function, and with
-        `server=False`: each letter is claimed, posted with its id as the idempotency key, and
-        deleted. Several such redrives may run at once, and one that was killed may be run again
-        after a minute. A letter that is looked at and stays counts one claim more. Either way each
-        letter is moved once, or left.
+        job's end; an error or a cancellation meanwhile cancels the job. Where `where` or `on_moved`
+        is a function the client lists the letters, and the server moves those that it has chosen.
+        Each letter is moved once, or left. A server without such jobs, as OpenStack's Zaqar, has
+        letters claimed, posted with their ids as idempotency keys, and deleted: each is moved at
+        least once, and once while the server remembers the key.
 
         Raises:
             Conflict: a job of the server's redrives this queue already.
-            ZaqarError: the server refuses or is away; what was not moved is released.
+            ZaqarError: the server refuses or is away.
         """
         options = arguments.options_of(RedriveOptions, locals())
         options.check(queue)
-        if server and options.is_plain:
-            done = yield from self._redrive_there(queue, options)
-            if done is not None:
-                return done
-        elif isinstance(options.where, str | Mapping) and options.limit != 0:
-            message = "only the server can filter by this `where`: without on_moved or server=False"
-            raise ValueError(message)
-        result: Redriven = yield ToTheEnd(
-            lambda stopping: Redrive(self, queue, options, stopping=stopping).steps(),
-            self.release_on_sigterm,
-        )
-        return result
-
-    def _redrive_there(self, queue: str, options: RedriveOptions) -> Steps[Redriven | None]:
-        """Have the server do it; None where it has no such jobs."""
-        order = options.order()
+        redrive = Redrive(self, queue, options)
         try:
-            job = yield from self._exchange(jobs.begin(queue_path(queue, "redrives"), order))
+            if options.is_plain:
+                return (yield from redrive.by_filter())
+            return (yield from redrive.by_ids())
         except Refused as error:
-            if error.status in jobs.NO_SUCH_ROUTE and not isinstance(options.where, str | Mapping):
-                return None
-            raise
-        return told((yield from jobs.finish(self, job)), dry_run=options.dry_run)
+            if error.status not in jobs.NO_SUCH_ROUTE or isinstance(options.where, str | Mapping):
+                raise
+        return (yield from Redrive(self, queue, options).by_claims())
 
 
 def _pages(client: BaseClient, queue: str, source: str | None, *, raw: bool) -> Pages[Message]:
@@ -252,133 +226,131 @@ def _pages(client: BaseClient, queue: str, source: str | None, *, raw: bool) -> 
     return page
 
 
-def told(job: Job, *, dry_run: bool) -> Redriven:
-    """Return what a job of the server did.
-
-    Raises:
-        ZaqarError: it failed.
-    """
-    if job.state == "failed":
-        message = f"the server's job {job.id} failed: {job.error}"
-        raise ZaqarError(message)
-    stayed = dict(job.refused)
-    return Redriven(
-        dict(job.targets),
-        job.examined - job.selected,
-        stayed.pop("no_source", 0),
-        held=stayed.pop("claimed", 0),
-        stayed=stayed,
-        dry_run=dry_run,
-    )
-
-
-@dataclasses.dataclass(slots=True)
-class Kept:
-    """A claim of this redrive; `left` is how many letters it holds."""
-
-    id: str
-    left: int
-    renewed_at: float
-
-
 class Redrive:
-    """A redrive by the client: what moves where, and in which order the calls must be made.
+    """What moves where, and in which order the calls are made."""
 
-    Args:
-        client: asks for the calls.
-        queue: the dead-letter queue.
-        options: what to move.
-        stopping: returns whether to end after the move that is under way.
-        now: a monotonic clock, in seconds.
-    """
-
-    def __init__(
-        self,
-        client: BaseClient,
-        queue: str,
-        options: RedriveOptions,
-        *,
-        stopping: Callable[[], bool] = lambda: False,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        options.check(queue)
+    def __init__(self, client: BaseClient, queue: str, options: RedriveOptions) -> None:
         self._client = client
-        self.queue = queue
+        self._queue = queue
         self._options = options
-        self._stopping = stopping
-        self._now = now
-        self._kept: deque[Kept] = deque()
-        self.result = Redriven(dry_run=options.dry_run)
+        self._result = Redriven(dry_run=options.dry_run)
 
-    def _ask(self, call: Call[T]) -> Steps[T]:
-        """Make a call; a warning does not end the redrive in its middle."""
-        try:
-            return (yield from self._client._exchange(call))
-        except ServerWarning as warning:
-            warnings.warn(warning, stacklevel=4)
-            result: T = warning.result
-            return result
+    def by_filter(self) -> Steps[Redriven]:
+        """Have the server choose the letters."""
+        job = yield from self._begin(self._options.order())
+        self._result.moved = dict(job.targets)
+        self._result.passed_over = job.examined - job.selected
+        return self._result
 
-    def steps(self) -> Steps[Redriven]:
-        """Redrive.
+    def by_ids(self) -> Steps[Redriven]:
+        """Choose the letters here, up to the last one that is there now, and have them moved."""
+        newest = (yield from self._client._exchange(queues.stats(self._queue))).newest
+        if newest is None:
+            return self._result
+        shown = messages.Selection(until=newest.message_id, include_claimed=True, details=True)
+        pages = messages.message_pages(self._client, self._queue, shown)
+        marker: str | None = None
+        while self._left() != 0:
+            page = yield from pages(marker)
+            for target, letters in self._chosen(page.items).items():
+                yield from self._move(target, letters)
+            if (marker := page.marker) is None:
+                break
+        return self._result
 
-        It ends after as many letters as were ready when it began: one that fails again meanwhile,
-        and comes back, waits for the next run.
+    def _move(self, target: str, letters: Sequence[Message]) -> Steps[None]:
+        """Move letters to one target; who is told of each has each moved by itself."""
+        options = self._options
+        if options.dry_run:
+            self._count(target, letters, len(letters))
+            return
+        for part in chunks(letters, 1 if options.on_moved else AT_ONCE):
+            ids = [letter.id for letter in part]
+            order = {"ids": ids, "to": target, "ttl": options.ttl, "delay": options.delay}
+            job = yield from self._begin(order)
+            if job.done:
+                self._count(target, part, job.done)
+
+    def _begin(self, order: Mapping[str, Any]) -> Steps[Job]:
+        """Begin a job and wait for its end; count what it left.
+
+        Raises:
+            ZaqarError: it failed.
         """
-        if self._options.dry_run:
-            yield from self._count_only()
-            return self.result
-        stats = yield from self._ask(queues.stats(self.queue))
-        looks = stats.free if stats.ready is None else stats.ready
+        path = queue_path(self._queue, "redrives")
+        job = yield from self._client._exchange(jobs.begin(path, order))
+        job = yield from jobs.finish(self._client, job)
+        if job.state == "failed":
+            message = f"the server's job {job.id} failed: {job.error}"
+            raise ZaqarError(message)
+        stayed = dict(job.refused)
+        self._result.without_source += stayed.pop("no_source", 0)
+        self._result.held += stayed.pop("claimed", 0)
+        for reason, count in stayed.items():
+            self._result.stayed[reason] = self._result.stayed.get(reason, 0) + count
+        return job
+
+    def by_claims(self) -> Steps[Redriven]:
+        """Claim letters, as many as are ready now, post each, and delete it with its claim.
+
+        What stays is held until the end, so that it is not claimed again.
+        """
+        stats = yield from self._client._exchange(queues.stats(self._queue))
+        looks, held_claims = stats.claimable, list[str]()
         try:
-            while looks > 0 and not self._stopping() and (limit := self._claim_limit()):
-                options = claims.ClaimOptions(
-                    limit=min(limit, looks), ttl=CLAIM_TTL, details=True, raw=True
-                )
-                asked_at = self._now()
-                held = yield from self._ask(claims.claim(self.queue, options))
+            while looks > 0 and self._left() != 0:
+                limit = min(looks, self._client.page_size)
+                how = claims.ClaimOptions(limit=limit, ttl=CLAIM_TTL, details=True, raw=True)
+                held = yield from self._client._exchange(claims.claim(self._queue, how))
                 if held is None:
                     break
                 looks -= len(held.messages)
-                kept = Kept(held.id, len(held.messages), asked_at)
-                self._kept.append(kept)
+                held_claims.append(held.id)
                 for target, letters in self._chosen(held.messages).items():
-                    for batch in self._batches(letters):
-                        yield from self._move(target, batch, kept)
-                if not kept.left and self._kept and self._kept[-1] is kept:
-                    self._kept.pop()
+                    for letter in letters:
+                        yield from self._post(target, letter, held.id)
         finally:
-            yield from self._release()
-        stats = yield from self._ask(queues.stats(self.queue))
-        self.result.held = stats.claimed
-        return self.result
+            for claim_id in held_claims:
+                with contextlib.suppress(ZaqarError):  # this error must not hide another
+                    yield from self._client._exchange(claims.release(self._queue, claim_id))
+        stats = yield from self._client._exchange(queues.stats(self._queue))
+        self._result.held = stats.claimed
+        return self._result
 
-    def _count_only(self) -> Steps[None]:
-        marker: str | None = None
-        while self._left() != 0:
-            page = yield from self._ask(
-                messages.list_messages(
-                    self.queue, COUNTED, marker=marker, limit=self._client.page_size
-                )
-            )
-            for target, letters in self._chosen(page.messages).items():
-                self._count(target, letters)
-            marker = page.marker
-            if marker is None:
-                return
-
-    def _claim_limit(self) -> int:
-        """Return how many letters to claim next: no more than may move, if none is filtered."""
-        left = self._left()
-        filtered = self._options.source is not None or self._options.where is not None
-        if left is None or (filtered and left):
-            return self._client.page_size
-        return min(left, self._client.page_size)
+    def _post(self, target: str, letter: Message, claim_id: str) -> Steps[None]:
+        """Post a letter and delete it; one that is refused stays where it is."""
+        options = self._options
+        if options.dry_run:
+            self._count(target, [letter], 1)
+            return
+        new = NewMessage(
+            body=letter.body,
+            ttl=options.ttl,
+            delay=options.delay,
+            idempotency_key=letter.id,
+            headers=letter.headers,
+            group=letter.group,
+        )
+        try:
+            encoded = [serialization.encode_message(new)]
+            yield from self._client._exchange(messages.post(target, encoded))
+        except ServerWarning as warning:  # it is stored
+            warnings.warn(warning, stacklevel=4)
+        except BadRequest as error:  # too large for that queue, say
+            self._result.refused[letter.id] = str(error)
+            return
+        call = messages.delete_messages(self._queue, [letter.id], claim_ids=[claim_id])
+        try:
+            yield from self._client._exchange(call)
+        except ClaimLost:
+            self._result.lost += 1
+        else:
+            self._count(target, [letter], 1)
 
     def _left(self) -> int | None:
         """Return how many letters may still move, None for any number."""
         limit = self._options.limit
-        return None if limit is None else max(0, limit - sum(self.result.moved.values()))
+        return None if limit is None else max(0, limit - sum(self._result.moved.values()))
 
     def _chosen(self, page: Iterable[Message]) -> dict[str, list[Message]]:
         """Return the letters of a page that shall move, within the limit, by their targets."""
@@ -391,11 +363,11 @@ class Redrive:
     def _target(self, letter: Message) -> str | None:
         source = letter.dead_letter.source if letter.dead_letter is not None else None
         if self._options.source not in {None, source} or not self._wanted(letter):
-            self.result.passed_over += 1
+            self._result.passed_over += 1
             return None
         target = self._options.to or source
-        if target is None or target == self.queue:
-            self.result.without_source += 1
+        if target is None or target == self._queue:
+            self._result.without_source += 1
             return None
         return target
 
@@ -407,76 +379,9 @@ class Redrive:
             letter = dataclasses.replace(letter, body=serialization.loads(bytes(body)))
         return self._options.where(letter)
 
-    def _batches(self, letters: Sequence[Message]) -> Iterator[Batch]:
-        """Cut letters into parts that fit into one post each."""
-        options, batcher = self._options, Batcher[NewMessage](PostOptions(batch_size=len(letters)))
-        for letter in letters:
-            new = NewMessage(
-                body=letter.body,
-                ttl=options.ttl,
-                delay=options.delay,
-                idempotency_key=letter.id,
-                headers=letter.headers,
-                group=letter.group,
-            )
-            if full := batcher.add(new):
-                yield [(letters[entry.number], entry.encoded) for entry in full]
-        yield [(letters[entry.number], entry.encoded) for entry in batcher.flush() or ()]
-
-    def _move(self, target: str, batch: Batch, kept: Kept) -> Steps[None]:
-        """Post letters and delete them; a single one that is refused stays where it is."""
-        if not batch or self._stopping():
-            return
-        yield from self._renew()
-        letters = [letter for letter, _ in batch]
-        try:
-            yield from self._ask(messages.post(target, [encoded for _, encoded in batch]))
-        except BadRequest as error:
-            if len(batch) == 1:  # too large for that queue, say
-                self.result.refused[letters[0].id] = str(error)
-                return
-            for one in batch:
-                yield from self._move(target, [one], kept)
-            return
-        ids = [letter.id for letter in letters]
-        try:
-            yield from self._ask(messages.delete_messages(self.queue, ids, claim_ids=[kept.id]))
-        except ClaimLost:
-            # Whoever claims them next finds them posted: a redrive recognises it by the key.
-            self.result.lost += len(letters)
-        else:
-            kept.left -= len(letters)
-            self._count(target, letters)
-
-    def _count(self, target: str, letters: Sequence[Message]) -> None:
-        """Count letters that have moved."""
-        moved = self.result.moved
-        moved[target] = moved.get(target, 0) + len(letters)
+    def _count(self, target: str, letters: Sequence[Message], moved: int) -> None:
+        """Count letters that have moved, and tell of them."""
+        self._result.moved[target] = self._result.moved.get(target, 0) + moved
         if self._options.on_moved is not None:
             for letter in letters:
                 self._options.on_moved(letter, target)
-
-    def _renew(self) -> Steps[None]:
-        """Renew the claims of which half the time is over; a lost one holds nothing.
-
-        The oldest stands first, so that this costs nothing while none is due, however many are
-        kept.
-        """
-        now = self._now()
-        while self._kept and now - self._kept[0].renewed_at >= RENEW_AFTER:
-            kept = self._kept.popleft()
-            if not kept.left:
-                continue
-            kept.renewed_at = now
-            self._kept.append(kept)
-            try:
-                yield from self._ask(claims.renew(self.queue, kept.id, ttl=CLAIM_TTL))
-            except ClaimLost:
-                kept.left = 0
-
-    def _release(self) -> Steps[None]:
-        for kept in self._kept:
-            if kept.left:
-                # They lapse by themselves in a minute; this error must not hide another.
-                with contextlib.suppress(ZaqarError):
-                    yield from self._ask(claims.release(self.queue, kept.id))
