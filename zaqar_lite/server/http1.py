@@ -4,7 +4,6 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Coroutine, Sequence
-from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, Protocol, cast
 
@@ -120,18 +119,21 @@ class Upgraded(Exception):
         self.handshake = handshake
 
 
-class KnownHeads(Cache[bytes | tuple[bytes, ...], Head]):
+class KnownHeads(Cache[bytes, Head]):
     """Heads by their bytes: most clients send the same one again and again.
 
     What a parser makes of a head that it reads from the first to the last byte depends on nothing
     else, so a head that is found here need not be parsed. A head is found by its bytes without its
     length, date and ids too, and it is as good as another in which these were cut out of the same
-    places: a tuple. Only heads of requests that leave the connection open, and whose bodies have a
+    places. Only heads of requests that leave the connection open, and whose bodies have a
     Content-Length or are none, are kept.
     """
 
     def __init__(self) -> None:
         super().__init__(_MOST_KEPT)
+        self._like: Cache[tuple[bytes, ...], tuple[Head, Sequence[tuple[bytes, bytes]]]]
+        self._like = Cache(_MOST_KEPT)
+        """Heads by what is left of them, with the names of what is cut, and what begins it."""
 
     def find_like(self, data: bytes) -> Head | None:
         """A head that is not known by all of its bytes."""
@@ -140,12 +142,10 @@ class KnownHeads(Cache[bytes | tuple[bytes, ...], Head]):
         parts = _CUT.split(data)
         values = parts[2::3]
         del parts[2::3]
-        if (found := self.get(tuple(parts))) is None:
+        if (kept := self._like.get(tuple(parts))) is None:
             return None
-        headers = {}
-        for before, value in zip(parts[1::2], values, strict=True):
-            name, begin = _header_of(before)
-            headers[name] = begin + value
+        found, names = kept
+        headers = {name: begin + value for (name, begin), value in zip(names, values, strict=True)}
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or len(length) > LONGEST_LENGTH:
             return None
@@ -163,20 +163,14 @@ class KnownHeads(Cache[bytes | tuple[bytes, ...], Head]):
         parts = _CUT.split(data)
         if len(parts) > 1 and not (head.repeated or b"\r\n " in data or b"\r\n\t" in data):
             del parts[2::3]
-            self[tuple(parts)] = head
+            names = [before[2:].partition(b":")[::2] for before in parts[1::2]]
+            self._like[tuple(parts)] = head, [(name.lower(), at.lstrip()) for name, at in names]
 
 
 def _names_one(head: bytes) -> bool:
     """Whether the first line of a head names a single message or claim, some, or a page."""
     line = head[: head.find(b"\r")]
     return line.count(b"/") > _SLASHES or b"ids=" in line or b"marker=" in line
-
-
-@lru_cache(_MOST_KEPT)
-def _header_of(before: bytes) -> tuple[bytes, bytes]:
-    """The name of a header, and what its value begins with."""
-    name, _, begin = before[2:].partition(b":")
-    return name.lower(), begin.lstrip(b" ")
 
 
 class RequestReader:

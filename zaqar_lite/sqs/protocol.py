@@ -57,8 +57,7 @@ def operation(access: str, *, hot: bool = False, name: str = "") -> Route:
     return route("POST /", access, (200, 400, 403), hot=hot, name=name, largest=largest)
 
 
-@dataclass(eq=False, repr=False)
-class Call(Generic[F]):
+class Call(Struct, Generic[F], eq=False):
     """A request of an operation: its document, and the queue that this names.
 
     The account is the queue's project; its name is empty where none is named.
