@@ -14,11 +14,13 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from tests.server import ServerProcess
+from tests.services import start_redis
 from tests.speed import bench, start_echo
 
 HERE = Path(__file__).parents[1]
@@ -27,11 +29,16 @@ _ECHO_US = 30.0
 """The CPU time of the echo on the machine for which the bars were set."""
 _CONNECTIONS = 15_000
 """How many a server takes; `--idle` is fewer."""
+_STORES = ("memory", "embedded", "Redis")
 _BARS = {
-    "post 1, of the echo": "0.55",
-    "claim 20, of the echo": "",
+    "post 1, memory, of the echo": "0.55",
+    "post 1, embedded, of the echo": "0.45",
+    "post 1, Redis, of the echo": "0.50",
+    "claim 20, memory, of the echo": "",
     f"CPU us a post (echo {_ECHO_US:g})": "52",
-    "p50 ms, one connection": "0.10",
+    "p50 ms, one connection, memory": "0.10",
+    "p50 ms, one connection, embedded": "0.45",
+    "p50 ms, one connection, Redis": "0.22",
     "KiB of an idle connection": "",
     "calls of a post": "110",
     "of them Python's": "",
@@ -80,6 +87,17 @@ def idle_kib(server: ServerProcess, count: int) -> float:
     return (after - before) * page_kib / count
 
 
+def started(checkout: Path, store: str, stack: contextlib.ExitStack) -> ServerProcess:
+    """Start a server of a checkout on a new store of one kind."""
+    uri = "memory://"
+    if store == "embedded":
+        uri = f"embedded://{stack.enter_context(tempfile.TemporaryDirectory())}/store"
+    elif store == "Redis":
+        uri = stack.enter_context(start_redis()).url
+    env = {"PYTHONPATH": str(checkout), "ZAQAR_LITE_MAX_CONNECTIONS": str(_CONNECTIONS)}
+    return stack.enter_context(ServerProcess(uri, env=env))
+
+
 def measured(
     checkouts: list[Path], arguments: argparse.Namespace
 ) -> dict[Path, dict[str, list[float]]]:
@@ -90,29 +108,29 @@ def measured(
     with contextlib.ExitStack() as stack:
         stack.callback(echo.terminate)
         servers = {
-            one: stack.enter_context(
-                ServerProcess(
-                    "memory://",
-                    env={"PYTHONPATH": str(one), "ZAQAR_LITE_MAX_CONNECTIONS": str(_CONNECTIONS)},
-                )
-            )
-            for one in checkouts
+            (one, store): started(one, store, stack) for one in checkouts for store in _STORES
         }
-        for one, server in servers.items():  # before anything else has grown their memory
-            found[one]["KiB of an idle connection"] = [idle_kib(server, arguments.idle)]
+        for one in checkouts:  # before anything else has grown their memory
+            idle = idle_kib(servers[one, "memory"], arguments.idle)
+            found[one]["KiB of an idle connection"] = [idle]
         for _ in range(arguments.rounds):
             plain = bench(echo_url, "post1", arguments)
-            for one, server in servers.items():
+            for (one, store), server in servers.items():
                 post = bench(server.url, "post1", arguments)
-                claim = bench(server.url, "claim20", arguments)
                 slowest = bench(server.url, "post1", alone)
                 rows = {
-                    "post 1, of the echo": _ratio(post, plain, "requests_per_second"),
-                    "claim 20, of the echo": _ratio(claim, plain, "requests_per_second"),
-                    f"CPU us a post (echo {_ECHO_US:g})": _ECHO_US
-                    * _ratio(post, plain, "server_cpu_us"),
-                    "p50 ms, one connection": slowest["p50_ms"],
+                    f"post 1, {store}, of the echo": _ratio(post, plain, "requests_per_second"),
+                    f"p50 ms, one connection, {store}": slowest["p50_ms"],
                 }
+                if store == "memory":
+                    claim = bench(server.url, "claim20", arguments)
+                    rows |= {
+                        "claim 20, memory, of the echo": _ratio(
+                            claim, plain, "requests_per_second"
+                        ),
+                        f"CPU us a post (echo {_ECHO_US:g})": _ECHO_US
+                        * _ratio(post, plain, "server_cpu_us"),
+                    }
                 for name, value in rows.items():
                     found[one].setdefault(name, []).append(value)
     return found
@@ -145,10 +163,10 @@ def main() -> None:
         found[one]["us a post, body behind"] = [calls["microseconds_in_two"]]
         found[one]["lines"] = [lines_of(one)]
     names = ("here", "before")[: len(checkouts)]
-    print(f"{'':32}" + "".join(f"{name:>10}" for name in names) + f"{'bar':>10}")
+    print(f"{'':34}" + "".join(f"{name:>10}" for name in names) + f"{'bar':>10}")
     for row, bar in _BARS.items():
         values = [f"{statistics.median(found[one][row]):>10,.2f}" for one in checkouts]
-        print(f"{row:32}{''.join(values)}{bar:>10}")
+        print(f"{row:34}{''.join(values)}{bar:>10}")
 
 
 if __name__ == "__main__":

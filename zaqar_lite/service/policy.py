@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from zaqar_lite.domain.errors import QueueChanged
+from zaqar_lite.domain.errors import QueueChanged, Unavailable
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.metadata import (
     ENCRYPT,
@@ -25,7 +25,7 @@ from zaqar_lite.domain.models import (
 )
 from zaqar_lite.domain.yielding import Turns
 from zaqar_lite.service.caching import Cache
-from zaqar_lite.service.records import retried
+from zaqar_lite.service.records import TRIES
 from zaqar_lite.service.routing import Route, stored_route
 from zaqar_lite.storage.management import ManagementStore
 
@@ -124,18 +124,18 @@ class Policies:
         """Read the queue's record again at the next call."""
         self._cache.pop(queue, None)
 
-    @retried("The queue {1.name!r}")
     async def decide(self, queue: QueueRef, act: Callable[[Policy], Awaitable[T]]) -> T:
         """Run `act` with the queue's policy, again with a fresh one whenever it changed.
 
         Raises:
             Unavailable: the record changed at every try.
         """
-        try:
-            return await act(self._cache.get(queue) or await self.get(queue))
-        except QueueChanged:
-            self.forget(queue)
-            raise
+        for _ in range(TRIES):
+            try:
+                return await act(self._cache.get(queue) or await self.get(queue))
+            except QueueChanged:
+                self.forget(queue)
+        raise Unavailable(f"The queue {queue.name!r} is being changed too often.")
 
     async def take(self, queue: QueueRef, act: Callable[[Policy], Awaitable[Claimed]]) -> Claimed:
         """Claim or pop by `act`; repeat it while a step used up its budget and found nothing.
