@@ -31,7 +31,7 @@ SIZES = {
     "api, server, top level": Size(11_350, 8_800),
     "storage": Size(23_550, 20_800),
     "client": Size(7_650, 7_400),
-    "commands": Size(3_550, 3_200),
+    "commands": Size(3_500, 3_200),
     "ui": Size(1_900, 1_200),
     "spark": Size(3_550, 3_200),
     "rabbitmq": Size(2_850, 2_600),

@@ -23,14 +23,12 @@ class UnknownContext(ValueError):
     """There is no context of this name."""
 
 
+@dataclass
 class Contexts:
     """All contexts by name, and the name of the one that is used where none is asked for."""
 
-    def __init__(
-        self, named: dict[str, dict[str, str]] | None = None, current: str | None = None
-    ) -> None:
-        self.named = named or {}
-        self.current = current
+    named: dict[str, dict[str, str]] = field(default_factory=dict)
+    current: str | None = None
 
     def get(self, name: str | None) -> dict[str, str]:
         """Return what a context says; without a name the current one, or nothing.

@@ -1,6 +1,7 @@
-"""`zaqar-lite queue`: make, change, list, count, empty and split queues, or apply a file."""
+"""`zaqar-lite queue`, `share` and `unshare`: make, change, count, empty and share queues."""
 
 import argparse
+import datetime as dt
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,11 +10,15 @@ from typing import Any, NamedTuple
 from zaqar_lite.commands import sdk
 from zaqar_lite.commands.argument_types import (
     UsageError,
+    above_zero,
     at_least,
+    duration,
     flag,
     json_or_text,
     number,
     pairs,
+    repeated,
+    seconds_above_zero,
     whole_seconds,
 )
 from zaqar_lite.commands.base_command import OK, Leaves, Verbs, confirm, is_absent
@@ -92,6 +97,24 @@ def add_commands(subparsers: Leaves) -> None:
     flag(parser, "--subscriptions", "delete its subscriptions too")
     _destructive(parser)
     _destructive(verbs.call("delete", delete, "delete a queue with its messages", "queue"))
+    _add_share(Verbs(subparsers))
+
+
+def _add_share(verbs: Verbs) -> None:
+    """Declare `share` and `unshare`."""
+    text = "print a pre-signed permission for a queue; others use it with --signed FILE"
+    parser = verbs.leaf("share", share, text, "queue")
+    paths = ("messages", "claims", "subscriptions", "events")
+    text = f"what may be reached ({', '.join(paths)}; messages); may be repeated"
+    repeated(parser, "--path", "PATH", text, choices=paths)
+    repeated(parser, "--method", "GET", "what may be done (GET); may be repeated")
+    parser.add_argument("--hours", type=above_zero, default=24, help="how long it lasts (24)")
+    text = "how long it lasts, instead of --hours, such as 30m or 7d"
+    duration(parser, "--lasts", text, read=seconds_above_zero)
+    text = "print the address of the queue's events for a browser, instead of --path"
+    flag(parser, "--address", text)
+    text = "revoke all permissions that were made for a queue"
+    verbs.call("unshare", "unshare", text, "queue")
 
 
 def _add_metadata(parser: argparse.ArgumentParser) -> None:
@@ -202,6 +225,26 @@ def _given(given: argparse.Namespace) -> dict[str, object] | None:
     found: dict[str, object] = {key: json_or_text(text) for key, text in words.items()}
     options = {key: getattr(given, key) for key in _KEYS}
     return found | {key: value for key, value in options.items() if value is not None} or None
+
+
+def share(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
+    """Print a permission."""
+    try:
+        lasts = arguments.lasts or arguments.hours * 3600
+        expires = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=lasts)
+    except OverflowError as error:
+        message = f"{lasts / 3600:g} hours are beyond the end of the calendar"
+        raise UsageError(message) from error
+    signed = client.share(
+        arguments.queue,
+        paths=["events"] if arguments.address else arguments.path or ["messages"],
+        methods=arguments.method or ["GET"],
+        expires=expires,
+    )
+    if arguments.address:
+        output.record({"address": signed.address(client.url), "expires": signed.expires})
+    else:
+        output.record(as_row(signed))
 
 
 class Difference(NamedTuple):
