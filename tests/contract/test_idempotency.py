@@ -130,17 +130,6 @@ async def test_a_key_is_remembered_whatever_became_of_the_message(queue: QueueUn
     assert await queue.bodies() == []
 
 
-async def test_a_key_is_forgotten_when_its_window_is_over(queue: QueueUnderTest) -> None:
-    (first,) = await queue.post(new("a", key="k"))
-    queue.advance(9 * MINUTE)
-    assert await queue.post(new("a", key="k")) == [first]  # which does not lengthen the window
-    queue.advance(2 * MINUTE)
-    (second,) = await queue.post_all([new("a", key="k")])
-    assert second.id != first
-    assert not second.duplicate
-    assert await queue.bodies() == ["a", "a"]
-
-
 async def test_keys_belong_to_one_queue(queue: QueueUnderTest, other: QueueUnderTest) -> None:
     (one,) = await queue.post(new("a", key="k"))
     (two,) = await other.post(new("a", key="k"))
@@ -157,26 +146,6 @@ async def test_dropping_the_queue_forgets_the_keys(queue: QueueUnderTest) -> Non
     assert await queue.bodies() == ["a", "b"]
 
 
-async def test_a_batch_with_known_messages_is_repeated_as_it_was_answered(
-    queue: QueueUnderTest,
-) -> None:
-    (known,) = await queue.post(new("a", key="m"))
-    first = await queue.post(new("b"), new("a", key="m"), batch_key="k")
-    assert first[1] == known
-    assert await queue.post("b", "a", batch_key="k") == first
-    assert await queue.bodies() == ["a", "b"]
-
-
-async def test_a_batch_that_repeats_a_key_is_repeated_as_it_was_answered(
-    queue: QueueUnderTest,
-) -> None:
-    batch = [new("a", key="m"), new("b"), new("a", key="m")]
-    first = await queue.post(*batch, batch_key="k")
-    assert first[2] == first[0] != first[1]
-    assert await queue.post(*batch, batch_key="k") == first
-    assert await queue.bodies() == ["a", "b"]
-
-
 async def test_a_batch_key_and_a_message_key_are_two_name_spaces(queue: QueueUnderTest) -> None:
     await queue.post(new("a", key="k"))
     (answer,) = await queue.post_all([new("b")], batch_key="k")
@@ -186,12 +155,23 @@ async def test_a_batch_key_and_a_message_key_are_two_name_spaces(queue: QueueUnd
     assert await queue.bodies() == ["a", "b", "c"]
 
 
-async def test_a_batch_is_forgotten_when_its_window_is_over(queue: QueueUnderTest) -> None:
-    first = await queue.post("a", batch_key="k")
+@pytest.mark.parametrize("is_batch", [False, True])
+async def test_a_key_is_forgotten_when_its_window_is_over(
+    queue: QueueUnderTest, is_batch: bool
+) -> None:
+    async def post() -> Posted:
+        keyed = new("a", key=None if is_batch else "k")
+        (answer,) = await queue.post_all([keyed], batch_key="k" if is_batch else None)
+        return answer
+
+    first = await post()
     queue.advance(9 * MINUTE)
-    assert await queue.post("a", batch_key="k") == first
+    assert await post() == Posted(first.id, True)  # which does not lengthen the window
     queue.advance(2 * MINUTE)
-    assert await queue.post("a", batch_key="k") != first
+    second = await post()
+    assert second.id != first.id
+    assert not second.duplicate
+    assert await queue.bodies() == ["a", "a"]
 
 
 async def test_the_window_is_an_option(open_stores: OpenStores, queue: QueueUnderTest) -> None:

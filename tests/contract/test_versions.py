@@ -48,58 +48,47 @@ async def refuses(operation: Operation, queue: QueueUnderTest, version: int) -> 
 
 
 async def test_the_right_version_is_served(queue: QueueUnderTest, operation: Operation) -> None:
+    """0 without a record; and where none is given, none is checked."""
     management = queue.stores.management
+    await operation(queue, await fill(queue), 0)
+    await queue.purge()
     record, _ = await management.create_queue(queue.ref, {}, max_queues=100)
     await operation(queue, await fill(queue), record.version)
     record = await management.update_queue(
         QueueRecord(queue.ref, {"_default_message_delay": 5}, record.version)
     )
-    (delayed,) = await queue.post("delayed", delay=10 * MINUTE, ttl=HOUR)
-    await operation(queue, delayed, record.version)
+    for version in (record.version, None):
+        (delayed,) = await queue.post("delayed", delay=10 * MINUTE, ttl=HOUR)
+        await operation(queue, delayed, version)
 
 
-async def test_no_record_is_version_0(queue: QueueUnderTest, operation: Operation) -> None:
-    await operation(queue, await fill(queue), 0)
+async def is_changed(queue: QueueUnderTest, record: QueueRecord) -> None:
+    await queue.stores.management.update_queue(QueueRecord(queue.ref, {"a": 1}, record.version))
 
 
-async def test_no_version_is_not_checked(queue: QueueUnderTest, operation: Operation) -> None:
-    await queue.stores.management.create_queue(queue.ref, {}, max_queues=100)
-    await operation(queue, await fill(queue), None)
-
-
-async def test_a_queue_that_was_changed_is_refused(
-    queue: QueueUnderTest, operation: Operation
-) -> None:
-    management = queue.stores.management
-    record, _ = await management.create_queue(queue.ref, {}, max_queues=100)
-    await management.update_queue(QueueRecord(queue.ref, {"a": 1}, record.version))
-    await refuses(operation, queue, record.version)
-
-
-async def test_a_queue_that_was_made_meanwhile_is_refused(
-    queue: QueueUnderTest, operation: Operation
-) -> None:
-    await queue.stores.management.create_queue(queue.ref, {}, max_queues=100)
-    await refuses(operation, queue, 0)
-
-
-async def test_a_queue_that_was_deleted_is_refused(
-    queue: QueueUnderTest, operation: Operation
-) -> None:
-    """So that a post decided by the old queue leaves no message without a record."""
-    record, _ = await queue.stores.management.create_queue(queue.ref, {}, max_queues=100)
+async def is_dropped(queue: QueueUnderTest, _: QueueRecord) -> None:
     await queue.drop()
-    await refuses(operation, queue, record.version)
 
 
-async def test_a_queue_that_was_made_again_is_refused(
-    queue: QueueUnderTest, operation: Operation
+async def is_made_again(queue: QueueUnderTest, record: QueueRecord) -> None:
+    await queue.stores.management.delete_queue(queue.ref, version=record.version)
+    await queue.stores.management.create_queue(queue.ref, {}, max_queues=100)
+
+
+async def is_left_alone(_: QueueUnderTest, __: QueueRecord) -> None:
+    """The version that is known is that of no record: it was made meanwhile."""
+
+
+@pytest.mark.parametrize("change", [is_changed, is_dropped, is_made_again, is_left_alone])
+async def test_an_old_version_is_refused(
+    queue: QueueUnderTest,
+    operation: Operation,
+    change: Callable[[QueueUnderTest, QueueRecord], Awaitable[None]],
 ) -> None:
-    management = queue.stores.management
-    record, _ = await management.create_queue(queue.ref, {}, max_queues=100)
-    await management.delete_queue(queue.ref, version=record.version)
-    await management.create_queue(queue.ref, {}, max_queues=100)
-    await refuses(operation, queue, record.version)
+    """So that a post decided by a dropped queue leaves no message without a record, for one."""
+    record, _ = await queue.stores.management.create_queue(queue.ref, {}, max_queues=100)
+    await change(queue, record)
+    await refuses(operation, queue, 0 if change is is_left_alone else record.version)
 
 
 async def test_a_large_settlement_is_decided_by_one_version(queue: QueueUnderTest) -> None:

@@ -14,8 +14,6 @@ from zaqar_lite.storage.opendata.format import bookkeeping, keys, records
 from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX, RecordType
 
 pytestmark = pytest.mark.anyio
-OTHER_ROOT = keys.queue_key(RecordType.ACTIVE, b"project/other")
-
 FIRST = QueueRef("project", "a")
 
 
