@@ -66,8 +66,10 @@ def format_marker(position: int) -> str:
     return f"{position:016x}"
 
 
-def parse_marker(text: str) -> Marker | None:
+def parse_marker(text: str | None) -> Marker | None:
     """Read a marker or a bare message id; None for anything else (an empty page, not an error)."""
+    if text is None:
+        return None
     if _MARKER.fullmatch(text):
         return Marker(_bounded(text))
     if _MESSAGE_ID.fullmatch(text):

@@ -89,7 +89,7 @@ def page_limit(limit: int | None, most: int, default: int = DEFAULT_LIMIT) -> in
     return limit
 
 
-def check_range(what: str, value: int | None, least: int, most: int, unit: str = "") -> None:
+def check_range(what: str, value: float | None, least: int, most: int, unit: str = "") -> None:
     """Refuse a value that is out of range; None is not given, and is none.
 
     Raises:

@@ -35,7 +35,7 @@ from zaqar_lite.domain.models import (
 )
 from zaqar_lite.domain.retry_policy import parse_policy
 
-_QUEUE_NAME = re.compile(r"[a-zA-Z0-9_\-.]+")
+_QUEUE_NAME = re.compile(rf"(?!\.\.?\Z)[a-zA-Z0-9_\-.]{{1,{MAX_QUEUE_NAME}}}")
 _PATH = re.compile(r"/((?:[^~/]|~[01])+)/((?:[^~/]|~[01])+)")
 
 BACKOFF = "_retry_backoff"
@@ -108,11 +108,7 @@ def is_queue_name(name: str) -> bool:
 
     Not `.` and `..`: on its way a path that ends in them is another path.
     """
-    return (
-        len(name) <= MAX_QUEUE_NAME
-        and _QUEUE_NAME.fullmatch(name) is not None
-        and name not in (".", "..")
-    )
+    return _QUEUE_NAME.fullmatch(name) is not None
 
 
 def overlay(limits: Limits) -> dict[str, Any]:

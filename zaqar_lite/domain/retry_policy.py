@@ -10,14 +10,12 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from zaqar_lite.domain.attempts import Backoff
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.json_values import read_json
 
 ATTRIBUTE = "_retry_policy"
-DEFAULT_DELAYS = (5, 300, 1_800, 7_200, 18_000, 36_000, 36_000)
-"""Seconds; the last one holds from then on."""
-JITTER = 0.2
-"""The part of a default delay that chance adds or takes."""
+_DEFAULT = Backoff((5_000, 300_000, 1_800_000, 7_200_000, 18_000_000, 36_000_000), jitter=0.2)
 _LEAST_SPAN = 10
 _STEP = 5
 _MOST_RETRIES = 100
@@ -79,8 +77,7 @@ def retry_delay(policy: DeliveryPolicy | None, attempts: int, luck: float) -> fl
     `luck` is a number in [0, 1).
     """
     if policy is None:
-        delay = DEFAULT_DELAYS[min(attempts, len(DEFAULT_DELAYS)) - 1]
-        return delay * (1 + JITTER * (2 * luck - 1))
+        return _DEFAULT.delay_ms(attempts, luck) / 1000
     delays = policy.delays
     return delays[attempts - 1] if attempts <= len(delays) else None
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Conflict, Forbidden, Invalid, NotFound
-from zaqar_lite.domain.ids import Marker, is_claim_id, is_message_id, parse_marker
+from zaqar_lite.domain.ids import is_claim_id, is_message_id, parse_marker
 from zaqar_lite.domain.limits import Limits, check_range, page_limit
 from zaqar_lite.domain.models import (
     ClaimRequest,
@@ -174,7 +174,7 @@ class Messages:
             Invalid: the limit is out of range.
         """
         limit = page_limit(limit, self.limits.page(large=large))
-        after, bound = self._marker(marker), self._marker(until)
+        after, bound = parse_marker(marker), parse_marker(until)
 
         async def act(policy: Policy) -> tuple[Page, bool]:
             delayed = include_delayed or not policy.is_delayed
@@ -348,10 +348,6 @@ class Messages:
         except NotFound:
             return False
         return True
-
-    @staticmethod
-    def _marker(text: str | None) -> Marker | None:
-        return None if text is None else parse_marker(text)
 
 
 def _too_large(size: int, most: int) -> Invalid:

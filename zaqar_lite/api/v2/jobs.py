@@ -90,7 +90,7 @@ class JobActions:
         order = msgspec.to_builtins(job.order)
         if "ids" in order:
             order["ids"] = len(order["ids"])
-        now = self._jobs.now_ms()
+        now = self._jobs.clock.now_ms()
         seconds = max((job.ended_at or now) - job.created_at, 1) / 1000
         shown = {
             "id": job.id,

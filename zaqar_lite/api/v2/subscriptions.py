@@ -76,7 +76,9 @@ class SubscriptionActions:
         listens = request.listener != "" and "subscriber" not in document
         if listens:
             document["subscriber"] = request.listener
-        draft = parse_draft(document, now_ms=self.subscriptions.now_ms(), needs_subscriber=True)
+        draft = parse_draft(
+            document, now_ms=self.subscriptions.clock.now_ms(), needs_subscriber=True
+        )
         queue = request.queue
         self._check(request, queue, draft)
         location = (b"location", request.path.encode())
@@ -110,7 +112,9 @@ class SubscriptionActions:
         if not request.size:
             raise Invalid("No subscription to update.")
         document = _object(documents.parse(request.document))
-        draft = parse_draft(document, now_ms=self.subscriptions.now_ms(), needs_subscriber=False)
+        draft = parse_draft(
+            document, now_ms=self.subscriptions.clock.now_ms(), needs_subscriber=False
+        )
         if not any(name in document for name in _CHANGEABLE):
             raise Refused(
                 400, UNABLE_TO_UPDATE, f"Nothing to change: give {', '.join(_CHANGEABLE)}."
@@ -187,7 +191,7 @@ class SubscriptionActions:
 
     def shown(self, subscription: Subscription, *, detailed: bool) -> dict[str, Any]:
         """Write a subscription with Zaqar's keys and no others, unless details are asked for."""
-        now = self.subscriptions.now_ms()
+        now = self.subscriptions.clock.now_ms()
         shown: dict[str, Any] = {
             "id": subscription.id,
             "source": name_of(subscription.queue),

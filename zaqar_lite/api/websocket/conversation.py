@@ -148,7 +148,7 @@ class Conversation:
 
     def _left(self) -> float:
         """How many seconds the login is still good for."""
-        now = self._host.subscriptions.now_ms()
+        now = self._host.subscriptions.clock.now_ms()
         return max(0, (self._expires_at or now) - now) / 1000
 
     async def _authenticate(self, frame: Frame) -> Answer:

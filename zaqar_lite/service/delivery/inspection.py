@@ -194,7 +194,7 @@ class DeliveryInspection:
         """
         limit = page_limit(limit, self.limits.max_messages_per_page)
         await self.subscriptions.get(queue, subscription_id)
-        after = None if marker is None else parse_marker(marker)
+        after = parse_marker(marker)
         if marker is not None and after is None:
             return ()
         page = await self.messages.list_messages(
@@ -258,7 +258,7 @@ class DeliveryInspection:
             Invalid: the marker can't be read, or the subscription is disabled.
         """
         subscription = await self._enabled(queue, subscription_id)
-        after = None if marker is None else parse_marker(marker)
+        after = parse_marker(marker)
         if marker is not None and after is None:
             raise Invalid("The marker can't be read.")
         looked = size = count = 0

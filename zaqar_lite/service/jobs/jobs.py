@@ -99,10 +99,6 @@ class Jobs:
             )
         await asyncio.sleep(_MOMENT)
 
-    def now_ms(self) -> int:
-        """What time it is."""
-        return self.clock.now_ms()
-
     async def get(self, queue: QueueRef, act: JobAct, job_id: str) -> Job:
         """Read a job.
 

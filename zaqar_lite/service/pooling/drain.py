@@ -18,7 +18,6 @@ from there to the target.
 
 import asyncio
 import logging
-import random
 import secrets
 import time
 from collections import defaultdict
@@ -38,7 +37,7 @@ from zaqar_lite.domain.models import ListQuery, Message, QueueRef, Record
 from zaqar_lite.domain.yielding import Turns
 from zaqar_lite.service.background import Background, BackgroundWorker, LoggedErrors
 from zaqar_lite.service.delivery.outbox import OUTBOX_QUEUES, is_internal, ordered_queue
-from zaqar_lite.service.pooling.placement import CARRY, Entry, Place, flavor_name
+from zaqar_lite.service.pooling.placement import CARRY, Entry, Place, flavor_name, pick
 from zaqar_lite.service.pooling.pooled_store import PooledMessages, staging_queue
 from zaqar_lite.service.pooling.pools import PoolRegistry
 from zaqar_lite.service.records import Held, Kind, all_records
@@ -292,7 +291,7 @@ class DrainWorker(BackgroundWorker):
             and await self._answers(one.name)
         ]
         if others:
-            return random.choices(others, [one.weight for one in others])[0].name  # noqa: S311 - a share
+            return pick(others)
         if flavors == {None} and not fitting:
             return None
         raise Unavailable(f"No pool that the queue {next(iter(group)).name!r} could go to answers.")

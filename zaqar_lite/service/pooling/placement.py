@@ -252,7 +252,7 @@ class Placements:
             before.pool in {pool.name for pool in fitting} or (not fitting and before.pool is None)
         ):
             return Place(before.pool)
-        return Place(_pick(fitting))
+        return Place(pick(fitting))
 
     async def _required(self, queue: QueueRef, metadata: Mapping[str, Any]) -> Place | None:
         """Where a queue must lie, for its dead letters or for those that come to it."""
@@ -305,7 +305,7 @@ class Placements:
         await self.write(queue, left)
 
 
-def _pick(pools: Sequence[Pool]) -> str | None:
+def pick(pools: Sequence[Pool]) -> str | None:
     """One of the pools, by their weights; None: the server's own store."""
     if not pools:
         return None

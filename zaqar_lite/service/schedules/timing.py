@@ -7,7 +7,6 @@ spring, or fires twice in autumn, by the expression. Here each instant is strict
 before, so that two wall times in one gap are one instant.
 """
 
-import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -17,10 +16,8 @@ from cronsim import CronSim, CronSimError
 
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.limits import check_range
+from zaqar_lite.durations import seconds_of
 
-_UNITS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
-_DURATION = re.compile(r"(?:(\d{1,9})([wdhms]))+")
-_PART = re.compile(r"(\d{1,9})([wdhms])")
 _FIELDS = {
     "minute": "0 to 59",
     "hour": "0 to 23",
@@ -174,14 +171,14 @@ def read_duration(value: str | int, name: str, most: int = _MOST) -> int:
     Raises:
         Invalid: it is neither, or more.
     """
-    if isinstance(value, int):
-        seconds = value
-    elif _DURATION.fullmatch(value):
-        seconds = sum(int(number) * _UNITS[unit] for number, unit in _PART.findall(value))
-    else:
-        raise Invalid(f"'{name}' must be seconds, or a text such as '90s', '15m' or '1h30m'.")
+    try:
+        seconds = value if isinstance(value, int) else seconds_of(value)
+    except ValueError:
+        raise Invalid(
+            f"'{name}' must be seconds, or a text such as '90s', '15m' or '1h30m'."
+        ) from None
     check_range(f"'{name}'", seconds, 0, most, " seconds")
-    return seconds
+    return int(seconds)
 
 
 def jitter_ms(name: str, instant: int, jitter: int) -> int:

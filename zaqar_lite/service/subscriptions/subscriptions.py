@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -166,10 +166,6 @@ class Subscriptions:
         self.flags = QueueFlags(self.management, self.queues, self.policies)
         """The flags by which a post knows that its queue has subscriptions."""
 
-    def now_ms(self) -> int:
-        """The time now, as subscriptions count it."""
-        return self.clock.now_ms()
-
     @retried("The list of subscribers")
     async def create(
         self,
@@ -202,7 +198,6 @@ class Subscriptions:
                 raise Conflict("Such a subscription exists already, and is confirmed.")
             await self._ask(existing)
             return Subscribed(existing.id, None)
-        await self.flags.check_ordered(queue, "", draft.options)
         # A name without a subscription: another request is making it now, or one that made it
         # has crashed. The first to write it under that id has made it.
         made = self._new(None if name is None else name.id, queue, draft)
@@ -215,7 +210,7 @@ class Subscriptions:
             raise
         try:
             await self.flags.add(made)
-        except Invalid:  # racing requests took the last places
+        except Invalid:  # the queue has as many in strict order as it may
             await self.delete(queue, made.id)
             raise
         self.subscriber_cache.forget(queue)
@@ -504,21 +499,6 @@ class QueueFlags:
         self._management = management
         self._queues = queues
         self._policies = policies
-
-    async def check_ordered(
-        self, queue: QueueRef, subscription_id: str, options: Mapping[str, Any] | None
-    ) -> None:
-        """Refuse options that ask for order where the queue has as many such as it may.
-
-        Raises:
-            Invalid: it has, not counting this one.
-        """
-        if not (options or {}).get("ordered"):
-            return
-        # Not from the cached policy: nothing tells it that another process has ended one.
-        record = await self._management.get_queue(queue)
-        if record is not None:
-            _check_room(_other_ordered(record, subscription_id))
 
     async def are_set(self, made: Subscription) -> bool:
         """Tell whether the queue's flags name a subscription, as far as they name any."""
