@@ -258,6 +258,24 @@ def test_a_letter_that_fails_again_meanwhile_waits_for_the_next_run(
     assert client.stats(dead).ready == 5
 
 
+def test_others_may_take_letters_while_a_function_chooses(
+    client: Client, queue: str, dead: str
+) -> None:
+    fail(client, queue, dead, list(range(50)))
+    newest = client.stats(dead).newest
+    assert newest is not None
+    seen: list[object] = []
+
+    def choose(letter: Message) -> bool:
+        if not seen:
+            client.delete_message(dead, newest.message_id)
+        seen.append(letter.body)
+        return True
+
+    assert client.redrive(dead, where=choose).moved == {queue: 49}
+    assert seen == list(range(49))
+
+
 class Forgetful(Transport):
     """A transport under which the claim lapses right after the first post."""
 

@@ -243,17 +243,16 @@ class Redrive:
         return self._result
 
     def by_ids(self) -> Steps[Redriven]:
-        """Choose the letters here, up to the last one that is there now, and have them moved."""
-        newest = (yield from self._client._exchange(queues.stats(self._queue))).newest
-        if newest is None:
-            return self._result
-        shown = messages.Selection(until=newest.message_id, include_claimed=True, details=True)
-        pages = messages.message_pages(self._client, self._queue, shown)
+        """Choose the letters here, as many as are there now, and have them moved."""
+        looks = (yield from self._client._exchange(queues.stats(self._queue))).total
+        pages = _pages(self._client, self._queue, None, raw=False)
         marker: str | None = None
-        while self._left() != 0:
+        while looks > 0 and self._left() != 0:
             page = yield from pages(marker)
-            for target, letters in self._chosen(page.items).items():
-                yield from self._move(target, letters)
+            letters = page.items[:looks]
+            looks -= len(letters)
+            for target, chosen in self._chosen(letters).items():
+                yield from self._move(target, chosen)
             if (marker := page.marker) is None:
                 break
         return self._result
