@@ -5,6 +5,8 @@ to declare the routes, which every start of a server would wait for.
 """
 
 import re
+import sys
+from collections.abc import Iterable
 from typing import Any
 
 from fastapi import FastAPI
@@ -14,11 +16,8 @@ from starlette.responses import Response
 
 from zaqar_lite.api.request import VARIABLE, Dialect, Route
 from zaqar_lite.api.routes import OPENAPI_PATH, RouteTree
-from zaqar_lite.api.v2.claims import OneSettlement, Settlements
-from zaqar_lite.api.v2.pools import FlavorChange, NewFlavor, NewPool, PoolChange
-from zaqar_lite.api.v2.projects import KeyChange, KeyOverlap, NewKey
-from zaqar_lite.api.v2.queues import PATCH_TYPE, Purge, Share
-from zaqar_lite.api.v2.subscriptions import Replay
+from zaqar_lite.api.v2.claims import OneSettlement
+from zaqar_lite.api.v2.queues import PATCH_TYPE
 from zaqar_lite.domain.attempts import Ended
 from zaqar_lite.domain.groups import MAX_GROUP
 from zaqar_lite.domain.limits import Limits
@@ -26,7 +25,6 @@ from zaqar_lite.domain.quotas import Quota
 from zaqar_lite.domain.subscriptions import MAX_SUBSCRIBER, MIN_TTL
 from zaqar_lite.service.event_streams import LONGEST
 from zaqar_lite.service.identity.keys import MOST_LISTED
-from zaqar_lite.service.jobs.bulk import Order
 
 Schema = dict[str, Any]
 _PROPERTY = re.compile(r"(?P<name>\w+)(?P<needed>!?)(?::(?P<kind>\w+))?(?P<null>\??)")
@@ -35,11 +33,6 @@ _CLOSED: Schema = {"additionalProperties": False}
 
 _UUID = "^[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}$"
 _PLACE = "#/components/schemas/{name}"
-_FORMS = (
-    *(NewPool, PoolChange, NewFlavor, FlavorChange, NewKey, KeyChange, KeyOverlap),
-    *(Purge, Share, Replay, Order, OneSettlement, Settlements),
-)
-"""The forms of documents that are their own schemas."""
 _OFF: Schema = {"type": "boolean", "const": False}
 
 
@@ -293,13 +286,16 @@ _OF_ALL_SERVERS: dict[str, Schema] = {
     "KeyLimit": _whole(MOST_LISTED),
     "StreamSeconds": _whole(LONGEST, 0),
     "StreamStart": _enum("first", "now"),
-    **_schemas_of(*_FORMS),
+    **_schemas_of(OneSettlement),
 }
-"""The schemas that no setting changes."""
+"""The schemas that no setting changes, and that are no forms."""
 
 
-def schemas(limits: Limits) -> dict[str, Schema]:
-    """All schemas by name, with the limits of this server."""
+def schemas(routes: Iterable[Route], limits: Limits) -> dict[str, Schema]:
+    """All schemas by name, with the limits of this server.
+
+    A form is its own schema: a route names its class, which its action's module knows.
+    """
     ttl, delay = _whole(limits.max_message_ttl, 60), _whole(limits.max_message_delay, 0)
     draft = _object(
         "body!:any ttl:ttl delay:delay idempotency_key:key headers:strings group:group deliver_at",
@@ -309,7 +305,7 @@ def schemas(limits: Limits) -> dict[str, Schema]:
         group=_text(MAX_GROUP, 1),
     )
     edit = _object("body:any ttl:ttl delay:delay", ttl=ttl, delay=delay)
-    return {
+    written = {
         **_OF_ALL_SERVERS,
         "Messages": _object("messages!:drafts", drafts={**_list(draft), "minItems": 1}),
         "MessageChange": {**edit, **_CLOSED, "minProperties": 1},
@@ -327,6 +323,12 @@ def schemas(limits: Limits) -> dict[str, Schema]:
         "Wait": _whole(limits.max_wait, 0),
         "RangeCount": _whole(limits.max_ranges),
     }
+    forms = dict.fromkeys(
+        vars(sys.modules[one.action.__module__])[one.body]
+        for one in routes
+        if one.body is not None and one.body not in written
+    )
+    return {**written, **_schemas_of(*forms)}
 
 
 _MEANINGS = {
@@ -374,7 +376,7 @@ def build_framework(
             openapi_extra=_operation(route, authenticates),
         )
     document = app.openapi()  # which FastAPI keeps and serves
-    document["components"] = {"schemas": schemas(limits)}
+    document["components"] = {"schemas": schemas(tree.routes, limits)}
     if authenticates:
         document["components"]["securitySchemes"] = {
             "bearer": {"type": "http", "scheme": "bearer"},

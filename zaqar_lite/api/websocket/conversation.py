@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import InitVar, dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from zaqar_lite.api.authentication import RequestAuthentication, TrustedProxies
@@ -73,20 +73,6 @@ class Socket(Link, Protocol):
         """Close the connection in `seconds`, or never; this replaces an earlier time."""
 
 
-class OwnSubscription(NamedTuple):
-    """A subscription whose subscriber is the connection."""
-
-    queue: QueueRef
-    id: str
-
-
-class OwnSubscriber(NamedTuple):
-    """The name that a connection subscribes by, and the subscriptions that it made."""
-
-    listener: str
-    made: list[OwnSubscription]
-
-
 class Conversation:
     """Answer the frames of one socket, each as the request that it stands for.
 
@@ -100,7 +86,9 @@ class Conversation:
         self._proof: dict[bytes, bytes] = {}
         self._expires_at: int | None = None
         self._release: Callable[[], None] = do_nothing
-        self._subscribers: dict[bool, OwnSubscriber] = {}
+        self._listeners: dict[bool, str] = {}
+        self._made: list[tuple[QueueRef, str]] = []
+        """The subscriptions whose subscriber is the connection."""
 
     @property
     def is_known(self) -> bool:
@@ -137,14 +125,15 @@ class Conversation:
     async def end(self) -> None:
         """End the subscriptions of the connection, which has gone."""
         self._release()
-        subscribers, self._subscribers = self._subscribers, {}
-        for listener, made in subscribers.values():
+        listeners, self._listeners = self._listeners, {}
+        for listener in listeners.values():
             self._host.connected_subscribers.remove(listener)
-            for one in made:
-                try:
-                    await self._host.subscriptions.delete(one.queue, one.id)
-                except ZaqarLiteError as exc:  # it expires
-                    logger.warning("subscription %s of a socket is left: %s", one.id, exc)
+        made, self._made = self._made, []
+        for queue, subscription_id in made:
+            try:
+                await self._host.subscriptions.delete(queue, subscription_id)
+            except ZaqarLiteError as exc:  # it expires
+                logger.warning("subscription %s of a socket is left: %s", subscription_id, exc)
 
     def _left(self) -> float:
         """How many seconds the login is still good for."""
@@ -235,15 +224,14 @@ class Conversation:
         signed = SIGNATURE in headers
         request = served.request(frame, headers)
         if served.declared.listens and (frame.body or {}).get("subscriber") is None:
-            request.listener = self._subscriber(binary=frame.binary).listener
+            request.listener = self._listener(binary=frame.binary)
         request.address, request.link = self._socket.address, self._socket
         response = await self._host.answer(request)
         if self._socket.lost and response.undo is not None:
             with suppress(Unavailable):  # then its lease lapses
                 await response.undo()
         if request.listener and response.status == _CREATED:
-            made = OwnSubscription(request.queue, response.document["subscription_id"])
-            self._subscriber(binary=frame.binary).made.append(made)
+            self._made.append((request.queue, response.document["subscription_id"]))
             if self._socket.lost:
                 await self.end()
         if response.status == 401:
@@ -257,16 +245,15 @@ class Conversation:
             return Answer(status or response.status, served.declared.show(given, response))
         return error(given, response, served.declared.missing)
 
-    def _subscriber(self, *, binary: bool) -> OwnSubscriber:
-        """The connection as a subscriber, which is notified in frames of this form."""
-        if binary not in self._subscribers:
+    def _listener(self, *, binary: bool) -> str:
+        """The connection's name as a subscriber, which is notified in frames of this form."""
+        if binary not in self._listeners:
 
             def push(text: bytes) -> bool:
                 return self._socket.send(notification(text, binary=binary), binary=binary)
 
-            listener = self._host.connected_subscribers.add(push)
-            self._subscribers[binary] = OwnSubscriber(listener, [])
-        return self._subscribers[binary]
+            self._listeners[binary] = self._host.connected_subscribers.add(push)
+        return self._listeners[binary]
 
 
 @dataclass(eq=False, repr=False)
