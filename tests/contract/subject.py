@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tests.contract.stores import Stores
@@ -229,6 +229,19 @@ class QueueUnderTest:
                 return found
             found += page.messages
             after = page.marker
+
+    async def followed(self, is_over: Callable[[], bool], *, limit: int = 4) -> list[Message]:
+        """All that a reader finds behind its marker, until it is over and no more comes."""
+        found: list[Message] = []
+        marker: int | None = None
+        while True:
+            last_round = is_over()
+            page = await self.page(after=marker, limit=limit)
+            found += page.messages
+            marker = marker if page.marker is None else page.marker
+            if last_round and not page.messages:
+                return found
+            await asyncio.sleep(0)
 
     async def bodies(self) -> list[str]:
         """The texts of all live messages, in order."""

@@ -60,7 +60,6 @@ async def test_a_marker_reader_misses_nothing_of_racing_writers(queue: QueueUnde
     """A position may become visible only after every lower one of the queue is."""
     peers = await peers_of(queue, 3)
     writing = True
-    seen: list[Message] = []
 
     async def write(writer: QueueUnderTest, name: str) -> list[str]:
         posted: list[str] = []
@@ -68,21 +67,10 @@ async def test_a_marker_reader_misses_nothing_of_racing_writers(queue: QueueUnde
             posted += await writer.post(f"{name}-{number}-a", f"{name}-{number}-b")
         return posted
 
-    async def read() -> None:
-        marker: int | None = None
-        while True:
-            last_round = not writing
-            page = await queue.page(after=marker, limit=4)
-            seen.extend(page.messages)
-            marker = page.marker if page.marker is not None else marker
-            if last_round and not page.messages:
-                return
-            await asyncio.sleep(0)
-
-    reader = asyncio.create_task(read())
+    reader = asyncio.create_task(queue.followed(lambda: not writing))
     posted = await asyncio.gather(*[write(peer, str(n)) for n, peer in enumerate(peers)])
     writing = False
-    await reader
+    seen = await reader
     assert Counter(ids(seen)) == Counter(message_id for part in posted for message_id in part)
     assert [m.position for m in seen] == sorted(m.position for m in seen)
     assert ids(seen) == ids(await queue.listed())

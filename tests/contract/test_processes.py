@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.subject import QueueUnderTest, ids
-from zaqar_lite.domain.models import Capability, Message
+from zaqar_lite.domain.models import Capability
 
 pytestmark = pytest.mark.anyio
 
@@ -89,25 +89,12 @@ async def test_processes_share_no_message_and_a_reader_misses_none(
         assert await worker.hear() == "ready"
 
     writing = True
-    seen: list[Message] = []
-
-    async def read() -> None:
-        marker: int | None = None
-        while True:
-            last_round = not writing
-            page = await queue.page(after=marker, limit=5)
-            seen.extend(page.messages)
-            marker = page.marker if page.marker is not None else marker
-            if last_round and not page.messages:
-                return
-            await asyncio.sleep(0.001)
-
-    reader = asyncio.create_task(read())
+    reader = asyncio.create_task(queue.followed(lambda: not writing))
     for worker in [*producers, *claimers]:
         await worker.report()
     posted = [message_id for each in producers for message_id in json.loads(await each.hear())]
     writing = False
-    await reader
+    seen = await reader
     for worker in claimers:
         await worker.report()
     claimed = [message_id for each in claimers for message_id in json.loads(await each.hear())]

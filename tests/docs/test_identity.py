@@ -10,15 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.pages import SOURCE, commands
 from tests.services.process import free_port
-
-GUIDE = Path(__file__).parents[2] / "api-ref" / "source" / "guide-identity.rst"
-
-
-def commands() -> list[str]:
-    """The lines of the guide's first block."""
-    block = GUIDE.read_text(encoding="utf-8").partition(".. code-block:: console\n\n")[2]
-    return re.findall(r"^   \$ (.+)$", block.partition("\n\n")[0], flags=re.MULTILINE)
 
 
 class Shell:
@@ -70,8 +63,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 def test_ten_lines_from_nothing_to_a_server_with_tls_and_two_keys(
     shell: Shell, tmp_path: Path
 ) -> None:
-    install, certificate, serve, *rest = commands()
-    assert len(rest) == 7
+    install, certificate, serve, *rest = commands(SOURCE / "guide-identity.rst")[:10]
     assert install == "pip install '.[server]'"  # tests/docs/test_readme.py does that
     port = str(free_port())
     shell.run(certificate)

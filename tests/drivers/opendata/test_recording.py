@@ -9,6 +9,7 @@ import contextlib
 import gc
 import time
 from collections.abc import Iterator
+from unittest.mock import patch
 
 import pytest
 
@@ -255,27 +256,26 @@ async def test_a_batch_that_failed_is_undone_and_the_store_goes_on(store: Store)
     """What is read of it meanwhile is refused, too."""
     (message_id,) = await store.post("stored")
     await store.management.put_record("kind", "p", "n", b"1", expected=0)
-    commit, reached = store.db.engine.commit, asyncio.Event()
+    reached = asyncio.Event()
 
     async def fail(_: Batch) -> None:
         reached.set()
         await asyncio.sleep(0.05)
-        setattr(store.db.engine, "commit", commit)  # noqa: B010 - mypy knows it as a method
         raise Unavailable("planted")
 
-    setattr(store.db.engine, "commit", fail)  # noqa: B010 - as above
-    tasks = [
-        asyncio.create_task(work)
-        for work in (
-            store.post("refused"),
-            store.messages.delete(QUEUE, [message_id], claim_ids=None),
-            store.management.put_record("kind", "p", "n", b"2", expected=None),
-        )
-    ]
-    await reached.wait()
-    reader = asyncio.create_task(store.bodies())
-    later = asyncio.create_task(store.post("refused as well"))
-    results = await asyncio.gather(*tasks, reader, later, return_exceptions=True)
+    with patch.object(store.db.engine, "commit", fail):
+        tasks = [
+            asyncio.create_task(work)
+            for work in (
+                store.post("refused"),
+                store.messages.delete(QUEUE, [message_id], claim_ids=None),
+                store.management.put_record("kind", "p", "n", b"2", expected=None),
+            )
+        ]
+        await reached.wait()
+        reader = asyncio.create_task(store.bodies())
+        later = asyncio.create_task(store.post("refused as well"))
+        results = await asyncio.gather(*tasks, reader, later, return_exceptions=True)
     assert all(isinstance(one, Unavailable) for one in results)
     await post_when_open(store, "after")
     assert await store.bodies() == ["stored", "after"]
@@ -325,13 +325,13 @@ async def test_a_purge_deletes_in_bounded_batches(store: Store) -> None:
         sizes.append(len(batch.deletes))
         await commit(batch)
 
-    setattr(store.db.engine, "commit", watch)  # noqa: B010 - mypy knows it as a method
-    await store.messages.purge(QUEUE)
-    assert max(sizes) < 600
-    await store.post("few")
-    sizes.clear()
-    await store.messages.purge(QUEUE)
-    assert len(sizes) == 1
+    with patch.object(store.db.engine, "commit", watch):
+        await store.messages.purge(QUEUE)
+        assert max(sizes) < 600
+        await store.post("few")
+        sizes.clear()
+        await store.messages.purge(QUEUE)
+        assert len(sizes) == 1
     assert not await store.records(RecordType.PAYLOAD)
     assert await store.bodies() == []
 
@@ -352,10 +352,10 @@ def watching(store: Store, name: str) -> Iterator[list[float]]:
             steps.append(time.thread_time() - begun)
         return await task
 
-    setattr(store.db, name, watch)
     gc.disable()
     try:
-        yield steps
+        with patch.object(store.db, name, watch):
+            yield steps
     finally:
         gc.enable()
 
@@ -380,14 +380,11 @@ async def test_the_loop_runs_while_a_store_is_opened_anew(store: Store) -> None:
 
 async def fail_once(store: Store) -> None:
     """Let a commit of the engine fail, and post again until that is taken."""
-    commit = store.db.engine.commit
 
     async def fail(_: Batch) -> None:
-        setattr(store.db.engine, "commit", commit)  # noqa: B010 - mypy knows it as a method
         raise Unavailable("planted")
 
-    setattr(store.db.engine, "commit", fail)  # noqa: B010 - as above
-    with pytest.raises(Unavailable):
+    with patch.object(store.db.engine, "commit", fail), pytest.raises(Unavailable):
         await store.post("refused")
     await post_when_open(store, "after")
 
