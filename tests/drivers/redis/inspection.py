@@ -57,6 +57,12 @@ def check_queue(client: Any, tag: str, keys: dict[str, bytes], offset_ms: int) -
     assert {member[-8:] for member in members("groups")} == grouped
     assert len(members("groups")) == len(grouped)
     assert set(table("ids").values()) <= set(messages)
+    large = {
+        one: int.from_bytes(record[-4:], "big")
+        for one, record in messages.items()
+        if record[31] & 8
+    }
+    assert {position: len(body) for position, body in table("bodies").items()} == large
     assert set(claims) == members("leases")
     assert set(table("keys")) == members("forgets")
     holds = {

@@ -6,11 +6,22 @@ from unittest.mock import patch
 
 import pytest
 
-from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, new
-from tests.drivers.redis.inspection import keys_by_tag
+from tests.contract.subject import (
+    HOUR,
+    MINUTE,
+    QueueUnderTest,
+    ack,
+    bury,
+    fail,
+    give_back,
+    new,
+    texts,
+)
+from tests.drivers.redis.inspection import check_queue, keys_by_tag
 from tests.drivers.redis.test_cost import BULK, examined, fill
 from tests.drivers.redis.test_letters import swept
-from zaqar_lite.domain.models import DelayMode
+from zaqar_lite.domain.models import DelayMode, RetryPolicy
+from zaqar_lite.domain.settlements import Outcome
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.redis.keys import keys_of
 from zaqar_lite.storage.redis.router import Router
@@ -118,3 +129,63 @@ async def test_claims_that_are_deleted_with_their_messages_leave_nothing(
             await queue.delete(message.id, claims=[claimed.claim_id or ""])
     keys = keys_by_tag(client)[keys_of(queue.ref).tag]
     assert not {"claims", "leases", "held", "tracks", "messages"} & set(keys)
+
+
+async def test_a_large_body_goes_where_its_message_goes(
+    queue: QueueUnderTest, target: QueueUnderTest, client: Any
+) -> None:
+    bodies = [letter * 200_000 for letter in "abcd"]
+    policy = RetryPolicy(target.as_dead_letter_queue())
+    posted = [*await queue.post(bodies[0]), *await queue.post("small", *bodies[1:])]
+    claimed = await queue.claim(10)
+    assert texts(claimed.messages) == [bodies[0], "small", *bodies[1:]]
+    claim_id = claimed.claim_id or ""
+    await queue.renew(claim_id)
+    acts = [ack(posted[0]), give_back(posted[1]), *[bury(one) for one in posted[2:]]]
+    assert await queue.outcomes(claim_id, *acts, retries=policy) == [Outcome.DONE] * 5
+    assert await target.bodies() == bodies[1:]
+    assert await target.move(queue, *posted[2:], delay=HOUR) == [Outcome.DONE] * 3
+    assert texts(await queue.get(*posted)) == ["small", *bodies[1:]]
+    for text in ("short", bodies[0], bodies[1]):
+        assert texts([await queue.edit(posted[2], text)]) == [text]
+    assert not await queue.delete(posted[3])
+    assert await queue.release_delayed() == 2
+    for tag, keys in keys_by_tag(client).items():
+        if tag == keys_of(queue.ref).tag:
+            check_queue(client, tag, keys, queue.stores.clock.offset_ms)
+    assert texts((await queue.pop(10)).messages) == ["small", bodies[1], bodies[3]]
+    assert not client.exists(keys_of(queue.ref).key("bodies"))
+
+
+async def test_a_step_reads_large_bodies_one_by_one(
+    queue: QueueUnderTest, target: QueueUnderTest, client: Any
+) -> None:
+    def steps() -> int:
+        found = client.info("commandstats").get("cmdstat_fcall", {"calls": 0})
+        client.config_resetstat()
+        return int(found["calls"])
+
+    large = [letter * 250_000 for letter in "abc"]
+    posted = [one for text in large for one in await queue.post(text)]
+    steps()
+    claimed = await queue.claim(3)
+    assert texts(claimed.messages) == large
+    assert steps() == 1, "they are read behind the step"
+    await queue.release(claimed.claim_id or "")
+    assert await queue.move(target, *posted) == [Outcome.DONE] * 3
+    assert steps() >= 9, "move, accept and acknowledge"
+    assert texts((await target.pop(3)).messages) == large
+    assert steps() == 3
+
+
+async def test_long_histories_are_written_in_several_steps(
+    queue: QueueUnderTest, client: Any
+) -> None:
+    await queue.post(*["x"] * 40)
+    for _ in range(10):
+        claimed = await queue.claim(40)
+        acts = [fail(one.id, detail="d" * 2_000) for one in claimed.messages]
+        client.config_resetstat()
+        assert await queue.outcomes(claimed.claim_id or "", *acts) == [Outcome.DONE] * 40
+    assert client.info("commandstats")["cmdstat_fcall"]["calls"] >= 3
+    assert len((await queue.claim(40)).messages) == 40

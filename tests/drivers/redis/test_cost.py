@@ -205,19 +205,6 @@ async def test_a_claim_gets_past_expired_messages_in_few_looks(
     assert calls(client)["zrange"] <= 12
 
 
-async def test_expired_messages_of_many_bytes_leave_in_several_steps(
-    queue: QueueUnderTest, client: Any
-) -> None:
-    """Their records are read: 75 MB at once held the server for 0.3 s, and its memory."""
-    for _ in range(20):
-        await queue.post(new("x" * 250_000, ttl=MINUTE))
-    queue.advance(2 * MINUTE)
-    client.config_resetstat()
-    stats = await queue.stores.messages.stats(queue.ref)
-    assert (stats.ready, stats.bytes) == (0, 0)
-    assert calls(client)["fcall"] == 3
-
-
 async def test_a_normal_queue_costs_what_it_cost_before_there_was_delay(
     own_redis: RedisServer, client: Any, open_queue: Open
 ) -> None:

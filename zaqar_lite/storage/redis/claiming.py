@@ -14,13 +14,14 @@ from zaqar_lite.domain.models import (
     ClaimRequest,
     DeadLetter,
     DelayMode,
+    Message,
     Move,
     QueueRef,
     RetryPolicy,
 )
 from zaqar_lite.domain.settlements import Act, Outcome, Settled, Settlement
 from zaqar_lite.storage.base import MessageStore
-from zaqar_lite.storage.redis.codec import pack_client, pack_settlements, read_messages
+from zaqar_lite.storage.redis.codec import pack_client, pack_settlements
 from zaqar_lite.storage.redis.faults import InDoubt
 from zaqar_lite.storage.redis.outbox import Outbox
 from zaqar_lite.storage.redis.runner import Runner, policy_words
@@ -76,28 +77,35 @@ class Claiming(MessageStore):
                 return
 
     async def _take(self, queue: QueueRef, claim_id: str | None, request: ClaimRequest) -> Claimed:
-        """Take messages in one step, or in two if the first finds dead letters.
+        """Take messages, mostly in one step: another goes on where large ones filled it.
 
-        The answer has what the first step has taken, even if the second fails.
+        So does one more if a step finds dead letters: the sweep must know of the queue before a
+        letter leaves it, so that a crash loses none. The answer has what was taken even if a later
+        step fails.
         """
-        first, note = await self._take_once(queue, claim_id, request)
-        if note is None:
-            return first
-        # The sweep must know of the queue before a letter leaves it, so that a crash loses none.
-        try:
-            if not first.messages:
-                await self._runner.arm(queue, note)
-            elif not await self._runner.try_to_arm(queue, note):
-                return replace(first, more=True)
-            limit = request.limit - len(first.messages)
-            left = replace(request, limit=limit)
-            rest, _ = await self._take_once(queue, claim_id, left, again=True)
-        except (Unavailable, QueueChanged):
-            if not first.messages:
-                raise
-            return replace(first, more=True)
-        messages = [*first.messages, *rest.messages]
-        return Claimed(first.claim_id or rest.claim_id, messages, rest.moved, rest.more)
+        messages: list[Message] = []
+        moved, is_armed = 0, False
+        while True:
+            left = replace(request, limit=request.limit - len(messages))
+            try:
+                status, now, some, count = await self._take_once(
+                    queue, claim_id, left, again=bool(messages)
+                )
+                messages += some
+                moved += count
+                if status == b"arm" and not is_armed:
+                    is_armed = True
+                    if not messages:
+                        await self._runner.arm(queue, now)
+                        continue
+                    if await self._runner.try_to_arm(queue, now):
+                        continue
+            except (Unavailable, QueueChanged):
+                if not messages:
+                    raise
+                return Claimed(claim_id, messages, moved, True)
+            if status != b"full" or not some or len(messages) >= request.limit:
+                return Claimed(claim_id if messages else None, messages, moved, status != b"ok")
 
     async def _take_once(
         self,
@@ -106,12 +114,10 @@ class Claiming(MessageStore):
         request: ClaimRequest,
         *,
         again: bool = False,
-    ) -> tuple[Claimed, int | None]:
-        """Take messages in one step.
+    ) -> tuple[bytes, int, list[Message], int]:
+        """Take messages in one step; return its status, its instant, and how many it moved.
 
-        The second result is an instant if the step found dead letters of a queue that the sweep
-        does not know: register the queue at that instant, then call this once more. `again` says
-        that the claim may already hold messages.
+        `again` says that the claim may already hold messages.
         """
         reply = await self._runner.run(
             queue,
@@ -129,19 +135,22 @@ class Claiming(MessageStore):
         )
         status, now, examined, moved, instant = reply[:5]
         self.examined += examined
-        messages = read_messages(
-            reply,
-            5,
-            now,
-            details=request.details,
-            show_delay=request.delay_mode is not DelayMode.IGNORE,
-        )
         if instant:
             await self._runner.register(queue, instant)
         if moved:
             await self._outbox.try_to_drain(queue)
-        claimed = Claimed(claim_id if messages else None, messages, moved, status != b"ok")
-        return claimed, now if status == b"arm" else None
+        try:
+            messages = await self._runner.read(
+                queue,
+                reply,
+                5,
+                now,
+                details=request.details,
+                show_delay=request.delay_mode is not DelayMode.IGNORE,
+            )
+        except Unavailable as exc:  # the claim was made, and nobody will know it
+            raise InDoubt(exc.shown, detail=str(exc)) from exc
+        return status, now, messages, moved
 
     async def settle(
         self,
@@ -154,28 +163,31 @@ class Claiming(MessageStore):
     ) -> Settled:
         """Settle messages of a claim; see the seam."""
         if isinstance(settlements, Settlement):
-            every = replace(settlements, message_id="")
-            done, moved = await self._settle_some(
-                queue, claim_id, [every], retries, version, whole=True
-            )
-            return Settled([Outcome.DONE if b"D" in done else Outcome.NOT_FOUND], moved)
+            every, was_held, moved, more = [replace(settlements, message_id="")], False, 0, True
+            while more:
+                done, count, more = await self._settle_some(
+                    queue, claim_id, every, retries, version, whole=True
+                )
+                was_held, moved, version = was_held or b"D" in done, moved + count, None
+            return Settled([Outcome.DONE if was_held else Outcome.NOT_FOUND], moved)
         outcomes, moved = [Outcome.NOT_FOUND] * len(settlements), 0
         chosen: Sequence[int] = range(len(settlements))
         if not are_message_ids([one.message_id for one in settlements]):
             chosen = [number for number in chosen if is_message_id(settlements[number].message_id)]
-        for start in range(0, len(chosen) or 1, _SETTLED):
-            some = chosen[start : start + _SETTLED]
-            letters, count = await self._settle_some(
-                queue, claim_id, [settlements[number] for number in some], retries, version
-            )
-            version = None  # the first step decided it for all
+        while True:
+            some = [settlements[number] for number in chosen[:_SETTLED]]
+            letters, count, _ = await self._settle_some(queue, claim_id, some, retries, version)
             moved += count
-            for number, letter in zip(some, letters, strict=True):
+            for number, letter in zip(chosen, letters, strict=False):
                 outcomes[number] = _OUTCOMES[letter]
+            chosen = chosen[len(letters) :]
+            if not chosen:
+                break
+            version = None  # the first step decided it for all
         return Settled(outcomes, moved)
 
     async def move(self, queue: QueueRef, ids: Sequence[str], move: Move) -> Sequence[Outcome]:
-        """Move messages to another queue; see the seam. Each step moves up to 100, or 256 KiB."""
+        """Move messages to another queue; see the seam. Each step moves up to 100, or 192 KiB."""
         outcomes = [Outcome.NOT_FOUND] * len(ids)
         left = [number for number, one in enumerate(ids) if is_message_id(one)]
         policy = RetryPolicy(DeadLetter(move.target, ttl_ms=move.ttl_ms))
@@ -208,8 +220,12 @@ class Claiming(MessageStore):
         version: int | None,
         *,
         whole: bool = False,
-    ) -> tuple[bytes, int]:
-        """Settle what one script may; return a code for each message, and how many were moved."""
+    ) -> tuple[bytes, int, bool]:
+        """Settle what one script may.
+
+        Return a code for each of the first messages, how many were moved, and whether there are
+        more.
+        """
         words = (
             "" if version is None else version,
             bytes.fromhex(claim_id) if is_claim_id(claim_id) else NO_CLAIM,
@@ -224,8 +240,8 @@ class Claiming(MessageStore):
             if reply[0] != b"arm":
                 break
             await self._runner.arm(queue, reply[1])
-        _, instant, moved, outcomes, letters = reply
+        _, instant, moved, outcomes, more, letters = reply
         await self._runner.register(queue, instant)
         if moved:
             self._outbox.begin_to_drain(queue, letters)
-        return outcomes, moved
+        return outcomes, moved, bool(more)

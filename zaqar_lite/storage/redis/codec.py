@@ -36,7 +36,8 @@ _HEX = re.compile(r"[0-9a-f]{32}")
 _FLAGS_AND_OFFSET = Struct(">BH")
 _RECORD, _TRACK = struct_of(RECORD), struct_of(TRACK)
 _OUTBOX_MESSAGE = Struct(">IIH")
-_HAS_HEADERS, _HAS_GROUP = 2, 4
+_HAS_HEADERS, _HAS_GROUP, _IS_APART = 2, 4, 8
+_FLAGS_AT = sum(RECORD.values()) - RECORD["body_at"] - RECORD["flags"]
 _NO_ORIGIN = 32_768
 _HELD, _PARKED, _REMEMBERED, _WAITS = 8, 16, 32, 64
 _OUTCOMES = (Ended.RELEASED, Ended.RELEASED, Ended.FAILED, Ended.LAPSED, Ended.DEAD)
@@ -152,8 +153,12 @@ def read_message(
     history: bytes = b"",
     *,
     show_delay: bool = True,
+    body: bytes | None = None,
 ) -> Message:
-    """Make the message of a record, its track and its attempts (empty where it has none)."""
+    """Make the message of a record, its track and its attempts (empty where it has none).
+
+    `body` is the one that is not in the record.
+    """
     (
         created_high,
         created,
@@ -199,7 +204,7 @@ def read_message(
     return Message(
         message_id.hex(),
         _number(position, "big"),
-        record[offset:],
+        record[offset:] if body is None else body,
         ttl_high << 32 | ttl,
         created_high << 32 | created,
         expires_high << 32 | expires,
@@ -380,9 +385,18 @@ def _said(settlement: Settlement) -> bytes:
 
 
 def read_messages(
-    reply: Sequence[Any], start: int, now: int, *, details: bool = False, show_delay: bool = True
+    reply: Sequence[Any],
+    start: int,
+    now: int,
+    bodies: Mapping[bytes, bytes | None] = {},
+    *,
+    details: bool = False,
+    show_delay: bool = True,
 ) -> list[Message]:
-    """Make the messages of a reply: position, record, track and, as details, attempts of each."""
+    """Make the messages of a reply: position, record, track and, as details, attempts of each.
+
+    `bodies` are those that are not in the records, by position; a message without one is left out.
+    """
     return [
         read_message(
             reply[at],
@@ -391,9 +405,20 @@ def read_messages(
             now,
             reply[at + 3] if details else b"",
             show_delay=show_delay,
+            body=bodies.get(reply[at]),
         )
         for at in range(start, len(reply), 4 if details else 3)
+        if bodies.get(reply[at], b"") is not None
     ]
+
+
+def large_bodies(reply: Sequence[Any], start: int, *, details: bool = False) -> dict[bytes, int]:
+    """The bodies that are not in the records of a reply: their sizes by position."""
+    return {
+        reply[at]: _number(reply[at + 1][-4:], "big")
+        for at in range(start, len(reply), 4 if details else 3)
+        if reply[at + 1][_FLAGS_AT] & _IS_APART
+    }
 
 
 def pack_group(group: str | None) -> bytes:

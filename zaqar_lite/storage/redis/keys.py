@@ -16,7 +16,7 @@ from zaqar_lite.domain.models import QueueRef
 PREFIX = "zl"
 FAMILIES = {
     "queue": (
-        *("queue", "state", "messages", "expiry", "ready", "due", "waiting"),
+        *("queue", "state", "messages", "bodies", "expiry", "ready", "due", "waiting"),
         *("readiness", "tracks", "held", "claims", "leases", "lapsed", "parked", "attempts"),
         *("ids", "groups", "outbox", "keys", "forgets", "inbox", "brought", "staged", "visits"),
     ),

@@ -2,7 +2,8 @@
 
 Numbers are big-endian; instants and durations are in milliseconds. A record is written once, when a
 message enters a queue, and again only by an edit: RECORD, client, group (if any), headers (JSON,
-without the group), body. Its flags: 2 headers, 4 a group.
+without the group), body. Its flags: 2 headers, 4 a group, 8 the body is apart, and its size (4
+bytes) in its place.
 
 A track is what changes of a message, and is there once it was claimed or moved: TRACK, ORIGIN with
 source, client and reason (of a message that was moved), and the client of the last claim. Its

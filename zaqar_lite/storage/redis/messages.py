@@ -26,7 +26,7 @@ from zaqar_lite.domain.models import (
 from zaqar_lite.domain.refusals import Deadlines, edited, no_claim, no_message
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.redis.claiming import NO_CLAIM, Claiming
-from zaqar_lite.storage.redis.codec import pack_client, pack_group, read_message, read_messages
+from zaqar_lite.storage.redis.codec import pack_client, pack_group, read_messages
 from zaqar_lite.storage.redis.connection import Connection
 from zaqar_lite.storage.redis.limiter import CAPACITY
 from zaqar_lite.storage.redis.outbox import Outbox
@@ -95,7 +95,8 @@ class RedisMessageStore(Connected[Connection], Posting, Claiming):
                 last = int.from_bytes(position, "big")
                 after = position, b""
             if at_end or len(reply) > 5:
-                return Page(read_messages(reply, 5, now, details=selection.details), last)
+                found = await self._runner.read(queue, reply, 5, now, details=selection.details)
+                return Page(found, last)
             reply = await read(CAPACITY)
 
     async def get_messages(
@@ -103,10 +104,11 @@ class RedisMessageStore(Connected[Connection], Posting, Claiming):
     ) -> Sequence[Message]:
         """Fetch messages by id; see the seam."""
         wanted, found = _ids(ids), list[Message]()
-        for start in range(0, len(wanted), _IDS):
-            words = "1" if details else "", *wanted[start : start + _IDS]
+        step = _IDS // 10 if details else _IDS  # a history may have 16 KiB
+        for start in range(0, len(wanted), step):
+            words = "1" if details else "", *wanted[start : start + step]
             reply = await self._runner.run(queue, "get", *words, repeatable=True)
-            found += read_messages(reply, 2, reply[1], details=details)
+            found += await self._runner.read(queue, reply, 2, reply[1], details=details)
         return found
 
     async def edit(self, queue: QueueRef, edit: Edit) -> Message:
@@ -130,9 +132,11 @@ class RedisMessageStore(Connected[Connection], Posting, Claiming):
         if status == b"refused":
             now, due, expires = rest
             edited(edit, Deadlines(due, expires), now)  # raises why
-        now, instant, position, record, track = rest
+        now, instant, *message = rest
         await self._runner.register(queue, instant)
-        return read_message(position, record, track, now)
+        for edited_message in await self._runner.read(queue, message, 0, now):
+            return edited_message
+        raise no_message(message_id)  # it was deleted behind the edit
 
     async def delete(
         self, queue: QueueRef, ids: Collection[str], *, claim_ids: Collection[str] | None
@@ -171,10 +175,9 @@ class RedisMessageStore(Connected[Connection], Posting, Claiming):
         if reply[0] == b"missing":
             raise no_claim(claim_id)
         _, now, ttl, start = reply[:4]
-        messages = sorted(
-            read_messages(reply, 4, now, details=details), key=lambda message: message.position
-        )
-        return Claim(claim_id, ttl, max(0, now - start), messages)
+        found = await self._runner.read(queue, reply, 4, now, details=details)
+        found.sort(key=lambda message: message.position)
+        return Claim(claim_id, ttl, max(0, now - start), found)
 
     async def import_messages(
         self, queue: QueueRef, messages: Sequence[Message], *, source: str, number: int

@@ -1,13 +1,15 @@
 """Run the script of an operation on a queue, and act on its reply."""
 
 import asyncio
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 from zaqar_lite.domain.attempts import Backoff
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.models import QueueRef, RetryPolicy
+from zaqar_lite.domain.models import Message, QueueRef, RetryPolicy
 from zaqar_lite.domain.refusals import no_failed_list, queue_changed
+from zaqar_lite.storage.redis.codec import large_bodies, read_messages
 from zaqar_lite.storage.redis.connection import Connection
 from zaqar_lite.storage.redis.keys import EVERYWHERE, keys_of, tag_of
 from zaqar_lite.storage.redis.limiter import PART_SIZE, FairLimiter
@@ -15,6 +17,8 @@ from zaqar_lite.storage.redis.limiter import PART_SIZE, FairLimiter
 ARMED_MS = 5_000
 """How long the sweep visits a queue that was registered because a script asked for it."""
 _MOST_ARMED = 10_000
+_BODIES = 524_288
+"""Bytes of large bodies that one command reads."""
 
 
 class Runner:
@@ -58,6 +62,33 @@ class Runner:
                 raise queue_changed(queue)
             elif status != b"again" or len(reply) != 3:
                 return reply
+
+    async def read(
+        self,
+        queue: QueueRef,
+        reply: Sequence[Any],
+        start: int,
+        now: int,
+        *,
+        details: bool = False,
+        show_delay: bool = True,
+    ) -> list[Message]:
+        """Make the messages of a reply, and read their large bodies.
+
+        What was deleted meanwhile is left out.
+        """
+        bodies: dict[bytes, bytes | None] = {}
+        some: list[bytes] = []
+        size = 0
+        sizes, keys = large_bodies(reply, start, details=details), keys_of(queue)
+        for number, (position, one) in enumerate(sizes.items(), 1):
+            some.append(position)
+            size += one
+            if size >= _BODIES or number == len(sizes):
+                found = await self.router.command(keys.slot, "HMGET", keys.key("bodies"), *some)
+                bodies.update(zip(some, found, strict=True))
+                some, size = [], 0
+        return read_messages(reply, start, now, bodies, details=details, show_delay=show_delay)
 
     async def complete_post(self, queue: QueueRef, checked: bytes) -> bool:
         """Store the parts of a post, or of one whose keys are `checked` (its position) nothing.

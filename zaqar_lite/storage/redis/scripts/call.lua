@@ -11,6 +11,7 @@
 --     one of a post in parts), kept (the horizon that the keys of claims had when a claim last let them live
 --     until then), bytes (of all bodies); expires
 -- messages: hash, position -> record: one packed string for each message (layout.py); expires
+-- bodies: hash, position -> body, of those that are large (join_body); expires
 -- tracks: hash, position -> track: what changes of a message once it was claimed or moved; expires
 -- attempts: hash, position -> hand-outs that have ended, of messages that have some; expires
 -- expiry: zset, every position by its deadline (ms); expires
@@ -94,7 +95,7 @@ local function keep(deadline, written)
   end
   local at = string.format('%.0f', math.ceil((horizon - offset) / 1000) + 60)
   if moved then
-    for _, key in ipairs({state, messages, expiry, life[N.grouped] and groups or nil}) do
+    for _, key in ipairs({state, messages, bodies, expiry, life[N.grouped] and groups or nil}) do
       call('EXPIREAT', key, at)
     end
   end

@@ -1,37 +1,40 @@
 -- Claims: taking messages, and settling them.
 
--- A claim answers with what it has when it has examined `BUDGET` entries that are not handed out
--- (expired, exhausted, brought back), or read `BYTES` of them, about 3 ms: the next call and the
--- sweep go on.
-local BUDGET, BYTES = 120, 1048576
+-- A claim answers with what it has when it has examined so many entries that are not handed out (expired, exhausted,
+-- brought back), or read STEP_BYTES: the next call and the sweep go on.
+local BUDGET = 120
 
--- Look at these in order, and add to `taken`, up to `most`, what can be handed out. Answers how many were
--- looked at; those that are gone; the exhausted, and how many bytes they have; whether one came unarmed.
+-- Look at these in order, and add to `taken`, up to `most`, what can be handed out. Answers how many were looked at;
+-- those that are gone; the exhausted; whether one came unarmed.
 local function sort(positions, taken, most)
   local records, its = gather(messages, positions), tracks_of(positions)
-  local count, gone, letters, bytes = #taken.positions, nothing_gone(), {}, 0
+  local count, gone, letters = #taken.positions, nothing_gone(), {}
   for i, position in ipairs(positions) do
     local record, track = records[i], its[i]
-    if not record or expires_of(record, track) <= now then
+    if taken.bytes >= STEP_BYTES then
+      return i - 1, gone, letters, false
+    elseif not record or expires_of(record, track) <= now then
       leave(gone, position, track, record)
     elseif most_claims and track and struct.unpack('>I4', track, T.claim_count) >= most_claims then
       if not is_armed then
-        return i - 1, gone, letters, bytes, true
+        return i - 1, gone, letters, true
       end
-      letters[#letters + 1] = {position = position, track = track, reason = 'max_claims'}
-      bytes = bytes + #record
+      letters[#letters + 1] = {position = position, track = track, reason = 'max_claims', record = record}
+      taken.bytes = taken.bytes + size_of_message(record)
     elseif count == most then
-      return i - 1, gone, letters, bytes, false
+      return i - 1, gone, letters, false
     else
+      taken.bytes = taken.bytes + (taken.is_whole and size_of_message(record) or #record)
+        + (taken.has_details and size_of_history(position, track) or 0)
       count = count + 1
       taken.positions[count], taken.records[count], taken.tracks[count] = position, record, track
     end
   end
-  return #positions, gone, letters, bytes, false
+  return #positions, gone, letters, false
 end
 
 -- Answers status and what was taken (positions, records, tracks), how many entries were examined, and how many
--- moved. 'more': the budget ended it. 'arm': a dead letter was met, and the driver must register the queue for
+-- moved. 'more': the budget ended it; 'full': what it read did. 'arm': a dead letter was met, and the driver must register the queue for
 -- the sweep before it is in the outbox.
 local function take()
   local limit = tonumber(ARGV[4])
@@ -43,13 +46,14 @@ local function take()
     local promoted, none_due = promote(BUDGET / 2)
     spent, is_settled = spent + promoted, is_settled and none_due
   end
-  local taken, unfit, bytes, status = {positions = {}, records = {}, tracks = {}}, 0, 0, 'ok'
+  local taken, unfit, status = {positions = {}, records = {}, tracks = {}, bytes = 0}, 0, 'ok'
+  taken.is_whole, taken.has_details = ARGV[3] == '', ARGV[17] == '1' -- what else is answered of each: body, attempts
   while #taken.positions < limit and status == 'ok' do
     local room = math.min(limit - #taken.positions, 1000 - spent)
     -- While nothing fits, twice as many are looked at each time.
     local most = math.max(room, math.min(unfit, 64))
     local positions = call('ZRANGE', ready, '0', most == 1 and '0' or most - 1)
-    local seen, gone, letters, size, must_arm = sort(positions, taken, #taken.positions + room)
+    local seen, gone, letters, must_arm = sort(positions, taken, #taken.positions + room)
     apply('ZREM', ready, seen == #positions and positions or {unpack(positions, 1, seen)})
     if #letters > 0 or #gone.positions > 0 then
       set_aside(letters, gone)
@@ -58,15 +62,14 @@ local function take()
     moved = moved + #letters
     unfit = unfit + #gone.positions
     spent = spent + #gone.positions
-    bytes = bytes + size
     if must_arm then
       arm()
       status = 'arm'
     elseif #positions == 0 then
       break
     end
-    if status == 'ok' and #taken.positions < limit and (spent >= BUDGET or bytes >= BYTES) then
-      status = 'more'
+    if status == 'ok' and #taken.positions < limit and (spent >= BUDGET or taken.bytes >= STEP_BYTES) then
+      status = taken.bytes >= STEP_BYTES and 'full' or 'more'
     end
   end
   if is_unarmed then
@@ -170,10 +173,10 @@ end)
 --       settlement is: act, two durations (6 bytes each, ms), reason and detail as attempts have them.
 --       Acts: A acknowledge; R release and F fail, with a delay; E extend, with ttl and grace, which for all are
 --       the claim's own from now on; X dead
--- Answers: 'ok', instant to register, moved, a letter for each: D done, N not found, L lapsed,
--- H held by another, T no target; and the dead letters as they are in the outbox, or none if the
--- driver must read the outbox. Or 'arm' and now: nothing was done, and the driver must first
--- register the queue for the sweep.
+-- Answers: 'ok', instant to register, moved, a letter for each of the first ids, as many as one call may settle: D done,
+-- N not found, L lapsed, H held by another, T no target; whether there are more (1 or 0); and the dead letters as they
+-- are in the outbox, or none if the driver must read the outbox. Or 'arm' and now: nothing was done, and the driver must
+-- first register the queue for the sweep.
 operation('settle', ALWAYS, {version = true}, function()
   read_policy()
   local NO_DELAY = 281474976710655
@@ -213,7 +216,7 @@ operation('settle', ALWAYS, {version = true}, function()
   local gone, rows, extended, raised, left_claim = nothing_gone(), {}, {}, {}, {count = 0}
   -- How this call ended the attempts of messages, by place; 0 for messages that have left the queue.
   local ended = {}
-  local moved, first_end, last_letter, is_sorted = 0, nil, 0, true
+  local moved, first_end, last_letter, is_sorted, bytes = 0, nil, 0, true, 0
 
   local function extend(i, rest, what)
     local until_when, lifetime = now + what.first, lifetime_of(live.tracks[i])
@@ -238,7 +241,9 @@ operation('settle', ALWAYS, {version = true}, function()
     local row = {position = position, track = track, ending = ending_of(rest, what), record = live.records[i],
       history = false}
     rows[#rows + 1] = row
+    bytes = bytes + size_of_history(position, track)
     if row.ending.reason then
+      bytes = bytes + size_of_message(row.record)
       local number = struct.unpack('>I8', position)
       moved, last_letter, is_sorted, raised[position] = moved + 1, number, is_sorted and number > last_letter, nil
     else
@@ -289,6 +294,9 @@ operation('settle', ALWAYS, {version = true}, function()
 
   local outcomes = {}
   for n, id in ipairs(wanted) do
+    if bytes >= STEP_BYTES then
+      break
+    end
     outcomes[n] = outcome_of(said[n], places[id])
   end
   if moved > 0 and not is_armed then
@@ -329,5 +337,5 @@ operation('settle', ALWAYS, {version = true}, function()
     hasten(first_end)
   end
   local at = math.min(first_end or first_return or 0, first_return or first_end or 0)
-  return {'ok', at > 0 and schedule(at) or 0, moved, table.concat(outcomes), letters}
+  return {'ok', at > 0 and schedule(at) or 0, moved, table.concat(outcomes), #outcomes < #wanted and 1 or 0, letters}
 end)

@@ -133,23 +133,69 @@ local function join_groups(positions, records)
   keep(now, {groups})
 end
 
--- How many bytes the body in a record has.
-local function size_in(record)
+-- A large body is not in its record, which ends in the body's size (4 bytes) instead: most operations read records
+-- and need no body, and Lua copies whatever it reads.
+local APART, LARGE = 8, 2048 -- the flag, which is the highest one, and bytes
+
+-- About how many bytes of records and bodies one call reads: half a millisecond.
+local STEP_BYTES = 196608
+
+local function is_apart(record)
+  return record:byte(R.flags) >= APART
+end
+
+-- How many bytes the body of a record has.
+local function size_of_body(record)
+  if is_apart(record) then
+    return (struct.unpack('>I4', record, #record - 3))
+  end
   return #record - struct.unpack('>H', record, R.body_at)
+end
+
+-- How many bytes a message has: its record with its body.
+local function size_of_message(record)
+  return #record + (is_apart(record) and size_of_body(record) or 0)
+end
+
+-- The record that begins with `head`, up to where its randomness is, and goes on as `from` does at a place; and its
+-- body, where that is large.
+local function split_body(head, from, at)
+  local flags, body_at = struct.unpack('>BH', from, at + R.flags - R.randomness)
+  body_at = body_at + at + 1 - R.randomness
+  local size = #from - body_at + 1
+  if size <= LARGE then
+    return head .. from:sub(at)
+  end
+  return head .. from:sub(at, at + R.flags - R.randomness - 1) .. string.char(flags + APART)
+    .. from:sub(at + R.body_at - R.randomness, body_at - 1) .. struct.pack('>I4', size), from:sub(body_at)
+end
+
+-- A record with the body that is apart.
+local function join_body(position, record)
+  if not is_apart(record) then
+    return record
+  end
+  return record:sub(1, R.flags - 1) .. string.char(record:byte(R.flags) - APART) .. record:sub(R.body_at, -5)
+    .. (call('HGET', bodies, position) or '')
 end
 
 -- Messages that enter the queue: lists for `enter`.
 local function new_entries()
-  return {bytes = 0, records = {}, deadlines = {}, grouped = {}, members = {}, ready = {}, delayed = {}, ends = {}}
+  return {bytes = 0, records = {}, bodies = {}, deadlines = {}, grouped = {}, members = {}, ready = {}, delayed = {},
+    ends = {}}
 end
 
--- Add one that enters at a position, with its record, and the scores by which it expires and is due (as text; d is
--- false where it is ready at once).
-local function add_entry(entering, position, record, expires, d)
+-- Add one that enters at a position, with its record and its body (split_body), and the scores by which it expires and
+-- is due (as text; d is false where it is ready at once).
+local function add_entry(entering, position, expires, d, record, body)
   local at = #entering.records + 1
+  if body then
+    local last = #entering.bodies + 1
+    entering.bodies[last], entering.bodies[last + 1] = position, body
+  end
   entering.records[at], entering.records[at + 1] = position, record
   entering.deadlines[at], entering.deadlines[at + 1] = expires, position
-  entering.bytes = entering.bytes + size_in(record)
+  entering.bytes = entering.bytes + size_of_body(record)
   if is_grouped(record) then
     local last = #entering.grouped + 1
     entering.grouped[last], entering.members[last] = position, record
@@ -168,6 +214,10 @@ local function enter(entering, latest, is_first)
   add_bytes(entering.bytes)
   apply('ZADD', expiry, entering.deadlines)
   keep(latest, is_first and {messages, expiry} or {})
+  if #entering.bodies > 0 then
+    apply('HSET', bodies, entering.bodies)
+    keep(latest, {bodies})
+  end
   if #entering.grouped > 0 then
     join_groups(entering.grouped, entering.members)
   end
@@ -187,12 +237,17 @@ end
 -- Take messages out of the queue for good: positions, records and tracks; false where there is none. They must
 -- have left the index of their state.
 local function forget(gone)
-  local positions, members, moved, remembered, bytes = gone.positions, {}, {}, {}, 0
+  local positions, members, moved, remembered, large, bytes = gone.positions, {}, {}, {}, {}, 0
   for i = 1, #positions do
     local record, track = gone.records[i], gone.tracks[i]
-    bytes = bytes + (record and size_in(record) or 0)
-    if record and life[N.grouped] and is_grouped(record) then
-      members[#members + 1] = membership(record, positions[i])
+    if record then
+      bytes = bytes + size_of_body(record)
+      if is_apart(record) then
+        large[#large + 1] = positions[i]
+      end
+      if life[N.grouped] and is_grouped(record) then
+        members[#members + 1] = membership(record, positions[i])
+      end
     end
     if track and origin_length(track) > 0 then
       moved[#moved + 1] = track:sub(O.message_id, O.moved_at - 1)
@@ -204,6 +259,7 @@ local function forget(gone)
   apply('ZREM', groups, members)
   apply('HDEL', ids, moved)
   apply('HDEL', attempts, remembered)
+  apply('HDEL', bodies, large)
   apply('HDEL', messages, positions)
   apply('HDEL', tracks, positions)
   apply('ZREM', expiry, positions)
@@ -470,25 +526,32 @@ local function ended_track(row)
   return lifetime_of(row.track) .. row.ending.rest
 end
 
+-- How many bytes the history of a message has.
+local function size_of_history(position, track)
+  return track and has_flag(track, REMEMBERED) and call('HSTRLEN', attempts, position) or 0
+end
+
+-- A history with another attempt behind it. The first one and the last ones stay.
 local function with_attempt(history, attempt, size)
   if not history then
     return attempt
   end
-  local kept, total, at = {}, size, 1
+  local begins, sizes, total, at = {}, {}, size, 1
   while at < #history do
     local length, bytes = struct.unpack('>HH', history, at)
-    kept[#kept + 1] = {history:sub(at, at + 3 + length), bytes}
+    begins[#begins + 1], sizes[#sizes + 1] = at, bytes
     total = total + bytes
     at = at + 4 + length
   end
-  kept[#kept + 1] = {attempt, size}
-  while #kept > 2 and (#kept > MOST_ATTEMPTS or total > MOST_BYTES) do
-    total = total - table.remove(kept, 2)[2]
+  local kept = 2
+  while kept <= #begins and (#begins + 3 - kept > MOST_ATTEMPTS or total > MOST_BYTES) do
+    total = total - sizes[kept]
+    kept = kept + 1
   end
-  for i, each in ipairs(kept) do
-    kept[i] = each[1]
+  if kept == 2 then
+    return history .. attempt
   end
-  return table.concat(kept)
+  return history:sub(1, begins[2] - 1) .. history:sub(begins[kept] or at) .. attempt
 end
 
 -- Write down the hand-outs that end: rows of position, track and ending. The history of one that is a dead
@@ -584,12 +647,11 @@ local function give_back(rows, from, changes)
   end
 end
 
--- Remove what has expired, whatever its state: up to `budget`, and about EXPIRED_BYTES, because the records are
+-- Remove what has expired, whatever its state: up to `budget`, and about STEP_BYTES, because the records are
 -- read to count the bytes that go. Answers how many, and whether there may be more.
-local EXPIRED_BYTES = 2097152
 local function expire(budget)
   local found, positions, bytes = call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, budget), {}, 0
-  while #positions < #found and bytes < EXPIRED_BYTES do
+  while #positions < #found and bytes < STEP_BYTES do
     positions[#positions + 1] = found[#positions + 1]
     bytes = bytes + call('HSTRLEN', messages, positions[#positions])
   end
@@ -605,17 +667,21 @@ end
 
 -- Remove all messages and claims of a queue.
 local function empty()
-  call('UNLINK', messages, tracks, ready, due, waiting, held, claims, leases, lapsed, parked,
+  call('UNLINK', messages, bodies, tracks, ready, due, waiting, held, claims, leases, lapsed, parked,
     attempts, expiry, ids, groups)
   call('HDEL', state, 'bytes')
 end
 
--- Append messages to an answer: position, record and track of each, and its attempts where `details` is '1'.
+-- Append messages to an answer: position, record and track of each, and its attempts where `details` is '1'. The
+-- driver reads the large bodies, unless the messages are whole (`is_whole`).
 local function show_all(answer, found, details)
   local at, width, records, its = #answer, details == '1' and 4 or 3, found.records, found.tracks
   for i, position in ipairs(found.positions) do
     local track = its[i] or ''
     answer[at + 1], answer[at + 2], answer[at + 3] = position, records[i], track
+    if found.is_whole then
+      answer[at + 2] = join_body(position, records[i])
+    end
     if width == 4 then
       answer[at + 4] = track ~= '' and has_flag(track, REMEMBERED) and call('HGET', attempts, position) or ''
     end

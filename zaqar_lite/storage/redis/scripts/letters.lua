@@ -44,8 +44,8 @@ local function arm()
   keep(now + 60000, {})
 end
 
--- Dead letters on their way. One call moves so many, or about so many bytes: 1 ms in each of the two queues.
-local LETTERS, LETTER_BYTES = 100, 262144
+-- Dead letters on their way. One call moves so many, or about STEP_BYTES: 1 ms in each of the two queues.
+local LETTERS = 100
 
 local function column(rows, name)
   local values = {}
@@ -149,6 +149,7 @@ local function set_aside(rows, gone)
     if row.back then
       record = due_at(record, row.until_when)
     end
+    record = join_body(row.position, record)
     local history = row.history or histories[row.position] or ''
     letters[i] = struct.pack('>I8', seq + i - 1) .. middle.head .. lifetime .. middle.before .. id
       .. middle.behind .. struct.pack('>I4', #history) .. history .. record
@@ -157,7 +158,7 @@ local function set_aside(rows, gone)
   local length = apply('RPUSH', outbox, letters)
   keep(latest, {outbox})
   look_after_outbox()
-  return length == #letters and length <= LETTERS and bytes < LETTER_BYTES and letters or {}
+  return length == #letters and length <= LETTERS and bytes < 2 * STEP_BYTES and letters or {}
 end
 
 -- Messages that fail: a later try, or the dead letters.
@@ -203,8 +204,9 @@ local function end_leases(positions, budget)
         rows[#rows + 1] = row
       elseif not is_armed then
         is_unarmed = true
-      elseif bytes < LETTER_BYTES then
-        bytes = bytes + call('HSTRLEN', messages, position)
+      elseif bytes < STEP_BYTES then
+        row.record = call('HGET', messages, position)
+        bytes = bytes + size_of_message(row.record) + size_of_history(position, track)
         moved = moved + 1
         rows[#rows + 1] = row
       end
@@ -262,11 +264,11 @@ operation('move', ALWAYS, {whole = true}, function()
       outcomes[n] = 'N'
     elseif track and (has_flag(track, HELD) or has_flag(track, PARKED) and until_of(track) > now) then
       outcomes[n] = 'H'
-    elseif bytes >= LETTER_BYTES then
+    elseif bytes >= STEP_BYTES then
       break
     else
       outcomes[n], places[id] = 'D', nil -- it is moved once
-      bytes = bytes + #live.records[i]
+      bytes = bytes + size_of_message(live.records[i]) + size_of_history(live.positions[i], track)
       rows[#rows + 1] = {position = live.positions[i], track = track_of(i), reason = 'moved',
         record = live.records[i],
         back = true, until_when = delay > 0 and now + delay or 0, resets = ARGV[4] == '1'}
@@ -299,9 +301,10 @@ operation('accept', ALWAYS, {whole = true}, function()
       came = seq
       local track, at = struct.unpack('>Hc0', ARGV[i], 9)
       local history, from = struct.unpack('>I4c0', ARGV[i], at)
+      local record, body = split_body(ARGV[i]:sub(from, from + R.randomness - 2), ARGV[i], from + R.randomness - 1)
       local expires = struct.unpack('>I6', track)
       if expires > now then
-        fresh[#fresh + 1] = {track = track, history = history, record = ARGV[i]:sub(from), expires = expires}
+        fresh[#fresh + 1] = {track = track, history = history, record = record, body = body, expires = expires}
         latest = math.max(latest, expires)
         soonest = soonest == 0 and expires or math.min(soonest, expires)
       end
@@ -321,7 +324,7 @@ operation('accept', ALWAYS, {whole = true}, function()
       d = struct.unpack('>I6', letter.record, R.due)
       soonest = math.min(soonest, d)
     end
-    add_entry(entering, position, letter.record, score_of(letter.expires), d and score_of(d))
+    add_entry(entering, position, score_of(letter.expires), d and score_of(d), letter.record, letter.body)
     its[2 * i - 1], its[2 * i] = position, track
     named[2 * i - 1], named[2 * i] = track:sub(O.message_id, O.moved_at - 1), position
     if letter.history ~= '' then
@@ -372,7 +375,7 @@ end)
 -- Answers: the letters.
 operation('read_outbox', ALWAYS, {}, function()
   local letters, bytes = {}, 0
-  while #letters < LETTERS and bytes < LETTER_BYTES do
+  while #letters < LETTERS and bytes < STEP_BYTES do
     local letter = call('LINDEX', outbox, #letters)
     if not letter then
       break

@@ -86,15 +86,16 @@ operation('list', ALWAYS, {whole = true, version = true}, function()
   -- The script answers with what it has when it has examined this many, about 2 ms: the driver goes on.
   local budget = math.max(limit, 250)
   local answer = {'ok', now, 0, '', ''}
-  local shown, examined, found = 0, 0, {positions = {}, records = {}, tracks = {}}
-  while shown < limit and examined < budget do
-    local count = math.min(limit, budget - examined)
+  local shown, examined, bytes, found = 0, 0, 0, {positions = {}, records = {}, tracks = {}}
+  while shown < limit and examined < budget and bytes < STEP_BYTES do
+    local count = math.min(limit, budget - examined, 100)
     local positions = following(count)
     local records = gather(messages, positions)
     local its = tracks_of(positions)
     for i, position in ipairs(positions) do
       local record, track = records[i], its[i]
       examined = examined + 1
+      bytes = bytes + (record and #record or 0) + (ARGV[10] == '1' and size_of_history(position, track) or 0)
       answer[4] = position
       if record and expires_of(record, track) > now
           and (ARGV[8] == '' or record:sub(R.behind, R.behind - 1 + #ARGV[8]) ~= ARGV[8])
@@ -158,13 +159,22 @@ operation('edit', UNLESS_FULL, {whole = true, version = true}, function()
   if expires < d then
     return refused
   end
-  local rest = record:sub(R.randomness)
+  local rest, body = record:sub(R.randomness), nil
+  local head = struct.pack('>I6I6I5I6', created, expires, ttl, d)
   if ARGV[6] == '1' then
-    add_bytes(#ARGV[7] - size_in(record))
-    rest = record:sub(R.randomness, struct.unpack('>H', record, R.body_at)) .. ARGV[7]
+    add_bytes(#ARGV[7] - size_of_body(record))
+    rest = rest:sub(1, R.flags - R.randomness) .. string.char(record:byte(R.flags) - (is_apart(record) and APART or 0))
+      .. record:sub(R.body_at, struct.unpack('>H', record, R.body_at)) .. ARGV[7]
+    call('HDEL', bodies, position)
+    record, body = split_body(head, rest, 1)
+  else
+    record = head .. rest
   end
-  record = struct.pack('>I6I6I5I6', created, expires, ttl, d) .. rest
   call('HSET', messages, position, record)
+  if body then
+    call('HSET', bodies, position, body)
+    keep(expires, {bodies})
+  end
   call('ZADD', expiry, expires, position)
   keep(expires, {})
   if track then -- the message was moved here from another queue

@@ -22,7 +22,7 @@ local function store(blobs, first, at, there)
   for k, blob in ipairs(blobs) do
     local times = blob:sub(1, 10)
     local kind = kinds[times] or kind_of(times)
-    add_entry(entering, struct.pack('>I8', first + k - 1), kind.head .. blob:sub(11), kind.expires, kind.d)
+    add_entry(entering, struct.pack('>I8', first + k - 1), kind.expires, kind.d, split_body(kind.head, blob, 11))
   end
   enter(entering, latest, there == 0)
   return soonest
