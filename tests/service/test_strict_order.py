@@ -221,13 +221,15 @@ async def test_a_turn_that_fails_repeats_no_delivery_to_others() -> None:
         "a", "p", "orders", now, now + 60_000, 60, msgspec.Raw(b"1"), ordered=(ordered,)
     )
     message = await process.note(note)
-    for _ in range(2):  # they share one later turn
+    for _ in range(3):  # the first one fails; the others find that its hold lasts, and share a turn
         await deliveries._deliver_new(message)
-    assert recorder.sent == ["http://other.example/"] * 2
+    assert recorder.sent == ["http://other.example/"] * 3
     later = await messages.list_messages(
         retry_queue(QUEUE.project), ListQuery(10, include_delayed=True)
     )
-    assert [decode_delivery(one.body).subscription for one in later.messages] == [ordered]
+    wake_ups = [decode_delivery(one.body) for one in later.messages]
+    assert [one.subscription for one in wake_ups] == [ordered] * 2
+    assert [one.until - now for one in wake_ups] == [10_000, 60_000]
 
 
 async def test_what_no_queue_takes_is_kept_to_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:

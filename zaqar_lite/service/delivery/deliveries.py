@@ -53,8 +53,8 @@ FAILED_MS = 604_800_000
 """How long what could not be delivered is kept to be listed and retried: 7 days."""
 _WAKE_UP = "~turn"
 """The kind of a wake-up, by the name that earlier versions gave it."""
-_SOON_MS = 5_000
-"""When an ordered queue that is not available is worked on again, at the soonest."""
+_AGAIN_MS = 10_000
+"""How long after a failure an ordered queue is worked on again, at most."""
 _SKEW_MS = 10_000
 """How far the clocks of servers may be apart."""
 _LEAST_LIFE_MS = 1_000
@@ -136,20 +136,12 @@ class Deliveries:
 
         If the outbox message came again, all other subscribers would get it again.
         """
-        try:
+        with LoggedErrors("an ordered delivery, which is taken up again"):
             await self._work_on_ordered(queue, subscription_id)
-        except Exception as exc:
-            wait_ms = LEASE_MS
-            if isinstance(exc, ZaqarLiteError):
-                logger.warning("an ordered delivery is taken up again: %s", exc)
-            else:
-                logger.exception("an ordered delivery failed, and is taken up again")
-            if isinstance(exc, Unavailable):  # its queue is frozen, for example
-                wait_ms = max(exc.retry_after * 1000, _SOON_MS)
-            # One for all messages of this time.
-            await self._post_wake_up(
-                queue, subscription_id, (self.clock.now_ms() // wait_ms + 1) * wait_ms
-            )
+            return
+        # One wake-up for all messages of this time.
+        at = (self.clock.now_ms() // _AGAIN_MS + 1) * _AGAIN_MS
+        await self._post_wake_up(queue, subscription_id, at)
 
     async def _deliver_to_others(
         self, entry: OutboxMessage, message_id: str, queue: QueueRef

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 from msgspec import Struct, json
 from msgspec.structs import replace
@@ -387,16 +388,9 @@ class AdminKey:
     def _make(self) -> None:
         """Write a new key. It appears whole under its name, and of racing writers one wins."""
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        draft = self._path.with_name(f".{self._path.name}.{secrets.token_hex(4)}")
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with os.fdopen(descriptor, "w", encoding="ascii") as file:
-                file.write(new_key(secrets.token_hex(8)) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            try:
-                os.link(draft, self._path)
-            except FileExistsError:
-                return
-        finally:
-            draft.unlink()
+        with NamedTemporaryFile("w", dir=self._path.parent) as draft:  # for this user alone
+            draft.write(new_key(secrets.token_hex(8)) + "\n")
+            draft.flush()
+            os.fsync(draft.fileno())
+            with suppress(FileExistsError):
+                os.link(draft.name, self._path)
