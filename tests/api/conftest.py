@@ -22,6 +22,7 @@ from zaqar_lite.service import startup
 from zaqar_lite.settings import Settings
 
 PROJECT = "demo"
+PATCH = "application/openstack-messaging-v2.0-json-patch"
 CLIENT_ID = "3381af92-2b9e-11e3-b191-71861300734c"
 MakeApi = Callable[..., AbstractAsyncContextManager["Api"]]
 
@@ -67,10 +68,15 @@ class Api:
         document: Any = None,
         **headers: str,
     ) -> httpx.Response:
-        """Send a request; a path that does not begin with / is below the test's queue."""
+        """Send a request; a path that does not begin with / is below the test's queue.
+
+        A list in a PATCH is a patch of metadata, and says so.
+        """
         url = path if path.startswith("/") else f"/v2/queues/{self.queue}{_join(path)}"
         content = None if document is None else json.dumps(document).encode()
         named = {name.replace("_", "-"): value for name, value in headers.items()}
+        if method == "PATCH" and isinstance(document, list):
+            named.setdefault("Content-Type", PATCH)
         return await self.http.request(method, url, content=content, headers=named)
 
     async def expect(

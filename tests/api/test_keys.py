@@ -25,7 +25,6 @@ DENIED = {
     "title": "Not authorized",
     "description": "You are not authorized to complete this action.",
 }
-PATCH = "application/openstack-messaging-v2.0-json-patch"
 
 
 class Doors:
@@ -246,7 +245,7 @@ async def test_dead_letters_may_go_only_where_one_may_send(doors: Doors) -> None
         answer = await doors.call(key, "PUT", f"/v2/queues/mine-{target}", document)
         assert answer.status_code == status, answer.text
     change = [{"op": "add", "path": "/metadata/_dead_letter_queue", "value": "theirs"}]
-    answer = await doors.call(key, "PATCH", "/v2/queues/mine-mine-dead", change, Content_Type=PATCH)
+    answer = await doors.call(key, "PATCH", "/v2/queues/mine-mine-dead", change)
     assert (answer.status_code, answer.json()) == (403, DENIED)
 
 

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.api.conftest import Api, MakeApi
+from tests.api.conftest import PATCH, Api, MakeApi
 from tests.contract.pausing import pause_before
 from zaqar_lite.storage.sql.records import SqlManagementStore
 
 pytestmark = pytest.mark.anyio
-PATCH = "application/openstack-messaging-v2.0-json-patch"
 DEFAULTS = {
     "_max_messages_post_size": 262144,
     "_default_message_ttl": 3600,
@@ -24,7 +23,7 @@ DEFAULTS = {
 
 
 async def patch(api: Api, *operations: Any) -> Any:
-    return await api.call("PATCH", "", list(operations), Content_Type=PATCH)
+    return await api.call("PATCH", "", list(operations))
 
 
 async def test_creates_a_queue_once_and_keeps_its_metadata(api: Api) -> None:
@@ -258,7 +257,7 @@ async def test_warns_of_what_is_stored_and_is_no_option(api: Api) -> None:
     known = {"_retry_backoff": {"type": "list", "delays": [5]}, "_flavor": "x"}
     assert "Zaqar-Lite-Warning" not in (await api.call("PUT", "", known)).headers
     operations = [{"op": "add", "path": "/metadata/_dead_leter_queue", "value": "d"}]
-    answer = await api.call("PATCH", "", operations, Content_Type=PATCH)
+    answer = await api.call("PATCH", "", operations)
     assert "did you mean _dead_letter_queue?" in answer.headers["Zaqar-Lite-Warning"]
 
 

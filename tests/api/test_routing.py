@@ -9,12 +9,11 @@ import pytest
 
 from tests.api.conftest import Api, MakeApi
 
-PATCH = "application/openstack-messaging-v2.0-json-patch"
 pytestmark = pytest.mark.anyio
 
 
 async def patch(api: Api, queue: str, operations: list[dict[str, object]]) -> httpx.Response:
-    return await api.call("PATCH", f"/v2/queues/{queue}", operations, Content_Type=PATCH)
+    return await api.call("PATCH", f"/v2/queues/{queue}", operations)
 
 
 async def bodies(api: Api, queue: str) -> list[object]:
