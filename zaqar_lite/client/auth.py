@@ -8,7 +8,8 @@ import math
 import ssl
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
@@ -43,9 +44,11 @@ class Auth(Protocol):
 class NoAuth:
     """Send no proof: for a server that trusts its network, as `zaqar-lite serve` by default."""
 
+    _headers: Mapping[str, str] = {}
+
     def headers(self) -> Mapping[str, str]:
-        """Return nothing to send."""
-        return {}
+        """Return what proves it, which never changes."""
+        return self._headers
 
     def login(self) -> None:
         """Do nothing."""
@@ -73,10 +76,6 @@ class KeyAuth(NoAuth):
             raise ValueError(message)
         self._headers = {"Authorization": f"Bearer {key}"}
 
-    def headers(self) -> Mapping[str, str]:
-        """Return the key."""
-        return self._headers
-
 
 class SignedAuth(NoAuth):
     """Use a pre-signed permission (`Client.share`): its queue, paths, methods and time only."""
@@ -98,10 +97,6 @@ class SignedAuth(NoAuth):
         except (ValueError, TypeError) as error:
             message = f"{path} is not what `zaqar-lite share` prints: {error}"
             raise ValueError(message) from error
-
-    def headers(self) -> Mapping[str, str]:
-        """Return the signature and what it covers."""
-        return self._headers
 
 
 class KeystoneAuth:
@@ -155,7 +150,7 @@ class KeystoneAuth:
             user_domain_name=user_domain_name,
             project_domain_name=project_domain_name,
         )
-        return cls(_session(plugin), region=region)
+        return cls(_keystone("keystoneauth1.session").Session(auth=plugin), region=region)
 
     @classmethod
     def application_credential(
@@ -172,7 +167,7 @@ class KeystoneAuth:
             application_credential_id=credential_id,
             application_credential_secret=secret,
         )
-        return cls(_session(plugin), region=region)
+        return cls(_keystone("keystoneauth1.session").Session(auth=plugin), region=region)
 
     @classmethod
     def cloud(cls, name: str | None = None) -> Self:
@@ -202,18 +197,15 @@ class KeystoneAuth:
         """Return how the session checks TLS (`cacert`, `verify`, `cert`); None for as usual.
 
         Raises:
-            OSError: a file can't be read, or holds something else.
+            ValueError: a file can't be used.
         """
         verify, cert = self._session.verify, self._session.cert
         if verify is True and cert is None:
             return None
-        trusted = verify if isinstance(verify, str) else None
-        kind = "capath" if trusted is not None and Path(trusted).is_dir() else "cafile"
-        context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, **{kind: trusted})
+        shown = [cert] if isinstance(cert, str) else cert or ()
+        context = tls_context(verify if isinstance(verify, str) else None, shown)
         if verify is False:
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        if cert is not None:
-            context.load_cert_chain(*([cert] if isinstance(cert, str) else cert))
         return context
 
     def headers(self) -> Mapping[str, str] | None:
@@ -278,17 +270,32 @@ class KeystoneAuth:
         return None
 
 
-def _session(plugin: object) -> "Session":
-    session: Session = _keystone("keystoneauth1.session").Session(auth=plugin)
-    return session
+def tls_context(trusted: str | None, shown: Sequence[str] = ()) -> ssl.SSLContext:
+    """Return whom TLS trusts (a file or a directory; None: as the system), and what it shows.
+
+    `shown` are the files of a certificate and its key, or one file with both.
+
+    Raises:
+        ValueError: a file can't be used; the text names it.
+    """
+    file = trusted
+    try:
+        kind = "capath" if trusted is not None and Path(trusted).is_dir() else "cafile"
+        context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, **{kind: trusted})
+        if shown:
+            file = shown[0]
+            context.load_cert_chain(*shown)
+    except OSError as error:
+        why = getattr(error, "reason", None) or error.strerror
+        message = f"{file} can't be read, or does not hold what TLS needs, in PEM: {why}"
+        raise ValueError(message) from error
+    return context
 
 
 def _keystone(module: str) -> Any:  # noqa: ANN401 - these libraries ship no types
     """Import what only Keystone users need."""
-    import importlib  # noqa: PLC0415 - kept beside its only use
-
     try:
-        return importlib.import_module(module)
+        return import_module(module)
     except ModuleNotFoundError as error:
         message = f"Keystone needs {module.partition('.')[0]}: pip install 'zaqar-lite[keystone]'"
         raise ImportError(message) from error

@@ -12,27 +12,21 @@ from urllib3.response import HTTPResponse
 
 from zaqar_lite.client.calls import Request, Response
 from zaqar_lite.client.errors import Unreachable
-from zaqar_lite.client.long_polling import CURRENT, Socket
+from zaqar_lite.client.long_polling import CURRENT
 from zaqar_lite.client.transports import LONGEST_SILENCE, reason_of, unreachable, waiting_on
-
-
-def _note(used: Socket) -> None:
-    """Tell whom waits which socket its answer comes on."""
-    connection = CURRENT.get()
-    if connection is not None:
-        connection.take(used)
 
 
 class _Connection(HTTPConnection):
     def getresponse(self) -> HTTPResponse:  # type: ignore[override]  # as urllib3's own
-        _note(self.sock)
+        """Tell whom waits which socket its answer comes on."""
+        connection = CURRENT.get()
+        if connection is not None:
+            connection.take(self.sock)
         return super().getresponse()
 
 
-class _TlsConnection(HTTPSConnection):
-    def getresponse(self) -> HTTPResponse:  # type: ignore[override]
-        _note(self.sock)
-        return super().getresponse()
+class _TlsConnection(_Connection, HTTPSConnection):
+    """The same over TLS."""
 
 
 class _Pool(urllib3.HTTPConnectionPool):
@@ -53,7 +47,6 @@ class Urllib3Transport:
         self, *, timeout: float, connections: int, ssl_context: ssl.SSLContext | None
     ) -> None:
         self._timeout = timeout
-
         self._connections = connections
         self._ssl_context = ssl_context
         self._open()

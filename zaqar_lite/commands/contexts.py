@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zaqar_lite.commands import sdk
 from zaqar_lite.environment import client_value
 
 if TYPE_CHECKING:
@@ -67,22 +68,8 @@ class Place:
         """
         if self.ca_file is None and self.client_cert is None:
             return None
-        import ssl  # noqa: PLC0415 - few need it, and all would wait for it
-
-        at, file = "--ca-file", self.ca_file
-        try:
-            context = ssl.create_default_context(cafile=file)
-            if self.client_cert is not None:
-                at, file = "--client-cert", self.client_cert
-                context.load_cert_chain(file)
-        except ssl.SSLError as error:
-            what = "certificates" if at == "--ca-file" else "a certificate and its key"
-            message = f"{at} {file} does not hold {what} in PEM ({error.reason or error})"
-            raise ValueError(message) from error
-        except OSError as error:
-            message = f"{at} {file}: {error.strerror or error}"
-            raise ValueError(message) from error
-        return context
+        shown = [] if self.client_cert is None else [self.client_cert]
+        return sdk.auth.tls_context(self.ca_file, shown)
 
 
 def chosen(given: Mapping[str, str | None]) -> Place:

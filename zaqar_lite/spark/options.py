@@ -8,7 +8,6 @@ import datetime as dt
 import functools
 import logging
 import re
-import ssl
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -27,6 +26,7 @@ from zaqar_lite.client import (
     SignedAuth,
     ZaqarError,
 )
+from zaqar_lite.client.auth import tls_context
 from zaqar_lite.client.endpoints.queues import largest_page
 from zaqar_lite.environment import client_value
 
@@ -134,7 +134,7 @@ class Options(Struct, frozen=True, kw_only=True, rename="camel"):
                 auth = SignedAuth.from_file(self.signed_file)
             elif self.cloud is not None:
                 auth = KeystoneAuth.cloud(self.cloud)
-            trusted = self.ca_file and ssl.create_default_context(cafile=self.ca_file)
+            trusted = None if self.ca_file is None else tls_context(self.ca_file)
         except (OSError, ValueError, ImportError, ZaqarError) as error:
             raise OptionError(f"Can't prove who asks, or trust the server: {error}") from error
         open_client = functools.partial(
@@ -145,7 +145,7 @@ class Options(Struct, frozen=True, kw_only=True, rename="camel"):
             timeout=self.timeout,
             key=key,
             auth=auth,
-            ssl_context=trusted or None,
+            ssl_context=trusted,
             release_on_sigterm=False,
             on_warning=_log_warning,
         )
