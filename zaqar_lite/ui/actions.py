@@ -9,13 +9,13 @@ from starlette.requests import Request
 from zaqar_lite.ui import settings
 from zaqar_lite.ui.calls import (
     Caller,
+    Refused,
     job_path,
     message_path,
     project_address,
     queue_address,
     queue_path,
     quoted,
-    refused,
 )
 
 _PATCH = "application/openstack-messaging-v2.0-json-patch"
@@ -43,7 +43,7 @@ async def on_queue(caller: Caller, request: Request, fields: Mapping[str, str]) 
         case "settings":
             wanted = _body(fields.get("settings", ""))
             if not isinstance(wanted, dict):
-                raise refused("The settings must be a JSON object")
+                raise Refused("The settings must be a JSON object")
             await _patch(caller, path, settings.patch(wanted, await caller.get(path)))
         case "set":
             now = await caller.get(path)
@@ -51,7 +51,7 @@ async def on_queue(caller: Caller, request: Request, fields: Mapping[str, str]) 
             await _patch(caller, path, settings.patch(wanted, now))
         case "purge" | "delete" as act:
             if fields.get("confirm") != request.path_params["queue"]:
-                raise refused("Nothing was deleted", "Type the queue's name to confirm.")
+                raise Refused("Nothing was deleted", "Type the queue's name to confirm.")
             if act == "purge":
                 document = {"resource_types": ["messages"]}
                 await caller.call("POST", f"{path}/purge", document=document)
@@ -59,7 +59,7 @@ async def on_queue(caller: Caller, request: Request, fields: Mapping[str, str]) 
                 await caller.call("DELETE", path)
                 return project_address(request)
         case _:
-            raise refused("The form has no such action")
+            raise Refused("The form has no such action")
     return here
 
 
@@ -82,7 +82,7 @@ async def on_message(caller: Caller, request: Request, fields: Mapping[str, str]
                 document["delay"] = _whole("delay", fields["delay"])
             await caller.call("PATCH", path, document=document)
             return f"{here}m/{quoted(request.path_params['message'])}"
-    raise refused("The form has no such action")
+    raise Refused("The form has no such action")
 
 
 async def redrive(caller: Caller, request: Request, fields: Mapping[str, str]) -> str:
@@ -100,7 +100,7 @@ async def redrive(caller: Caller, request: Request, fields: Mapping[str, str]) -
     if answer.status == 202:
         return f"{queue_address(request)}jobs/{answer.document['id']}"
     if not answer.document["done"]:
-        raise refused("It was left alone", ", ".join(answer.document["refused"]))
+        raise Refused("It was left alone", ", ".join(answer.document["refused"]))
     return f"{queue_address(request)}dead"
 
 
@@ -114,9 +114,9 @@ async def on_delayed(caller: Caller, request: Request, fields: Mapping[str, str]
     """Cancel or fire all that is delayed; a dry run only counts it."""
     act, order = fields.get("act", ""), {"filter": {}, "dry_run": bool(fields.get("dry_run"))}
     if act not in ("cancel", "fire"):
-        raise refused("The form has no such action")
+        raise Refused("The form has no such action")
     if not order["dry_run"] and fields.get("confirm") != request.path_params["queue"]:
-        raise refused("Nothing was done", "Type the queue's name to confirm.")
+        raise Refused("Nothing was done", "Type the queue's name to confirm.")
     answer = await caller.call("POST", f"{queue_path(request)}/delayed/{act}", document=order)
     return f"{queue_address(request)}jobs/{answer.document['id']}?act={act}"
 
@@ -143,7 +143,7 @@ async def on_schedules(caller: Caller, request: Request, fields: Mapping[str, st
         case "end":
             await caller.call("DELETE", path)
         case _:
-            raise refused("The form has no such action")
+            raise Refused("The form has no such action")
     return f"{project_address(request)}schedules"
 
 
@@ -157,7 +157,7 @@ async def on_pools(caller: Caller, request: Request, fields: Mapping[str, str]) 
         case "drain":
             await caller.call("POST", f"{path}/drain")
         case _:
-            raise refused("The form has no such action")
+            raise Refused("The form has no such action")
     return f"{project_address(request)}pools"
 
 
@@ -165,13 +165,13 @@ def _body(text: str) -> Any:  # noqa: ANN401 - JSON is anything
     try:
         return json.loads(text)
     except ValueError as error:
-        raise refused("What was typed is not JSON", f"{error}. A text stands in quotes.") from None
+        raise Refused("What was typed is not JSON", f"{error}. A text stands in quotes.") from None
     except RecursionError:
-        raise refused("What was typed is nested too deeply") from None
+        raise Refused("What was typed is nested too deeply") from None
 
 
 def _whole(name: str, text: str) -> int:
     digits = text.strip()
     if not (digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS):
-        raise refused(f"The {name} must be a whole number")
+        raise Refused(f"The {name} must be a whole number")
     return int(digits)

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Awaitable, Callable
+from inspect import isfunction
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -174,7 +175,7 @@ def templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters.update({name: getattr(formats, name) for name in formats.FILTERS})
+    found.filters.update({name: one for name, one in vars(formats).items() if isfunction(one)})
     found.globals.update(version=__version__)
     return found
 

@@ -27,19 +27,11 @@ class Answer(NamedTuple):
 
 
 class Refused(Exception):
-    """The API refused a request; the page shows its title and description."""
+    """What was asked is refused, by the API or by the page itself; the page says why."""
 
-    def __init__(self, answer: Answer) -> None:
-        found = answer.document if isinstance(answer.document, dict) else {}
-        self.status = answer.status
-        self.title = str(found.get("title") or f"The server answered {answer.status}")
-        self.description = str(found.get("description") or "")
-        super().__init__(self.title)
-
-
-def refused(title: str, description: str = "") -> Refused:
-    """Refuse what the page itself can tell is wrong."""
-    return Refused(Answer(400, {"title": title, "description": description}))
+    def __init__(self, title: str, description: str = "", status: int = 400) -> None:
+        super().__init__(title)
+        self.title, self.description, self.status = title, description, status
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +71,7 @@ class Caller:
         try:
             body = b"" if document is None else json.dumps(document).encode()
         except RecursionError:
-            raise refused("What was typed is nested too deeply") from None
+            raise Refused("What was typed is nested too deeply") from None
         text = urlencode({key: value for key, value in (query or {}).items() if value is not None})
         scope = {
             "type": "http",
@@ -106,10 +98,12 @@ class Caller:
         whole = b"".join(parts)
         is_text = dict(started["headers"]).get(b"content-type", b"").startswith(b"text/")
         found = whole.decode() if is_text else json.loads(whole) if whole else None
-        answer = Answer(started["status"], found)
-        if answer.status >= 400:
-            raise Refused(answer)
-        return answer
+        status: int = started["status"]
+        if status >= 400:
+            told = found if isinstance(found, dict) else {}
+            title = told.get("title") or f"The server answered {status}"
+            raise Refused(str(title), str(told.get("description") or ""), status)
+        return Answer(status, found)
 
     def _headers(self, body: bytes, content_type: str) -> list[tuple[bytes, bytes]]:
         headers = [(b"host", self.host), (b"client-id", CLIENT_ID)]

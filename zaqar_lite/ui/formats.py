@@ -1,4 +1,4 @@
-"""Values of the API as a person reads them."""
+"""Values of the API as a person reads them; templates have these functions as filters."""
 
 import datetime as dt
 import json
@@ -12,10 +12,6 @@ from zaqar_lite.durations import duration_shown
 _HORIZONS = ((1_200, 60), (7_200, 300), (43_200, 1_800), (86_400, 3_600), (1_209_600, 86_400))
 """Up to how many seconds ahead a timeline has slots of which size."""
 _MOST_SLOTS, _TALLEST = 24, 60
-FILTERS = (
-    "bound", "count", "duration", "one_line", "pretty", "rate", "short", "spark", "state",
-)  # fmt: skip
-"""Functions that templates call by these names."""
 WAITS_AGAIN = "waits to be tried again"
 _LONGEST = 100_000
 """Characters of a body that a page shows."""

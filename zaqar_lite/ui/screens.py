@@ -12,15 +12,7 @@ from starlette.requests import Request
 
 from zaqar_lite.searching import Search, by_trouble, search
 from zaqar_lite.ui import formats
-from zaqar_lite.ui.calls import (
-    Caller,
-    Refused,
-    job_path,
-    message_path,
-    queue_path,
-    quoted,
-    refused,
-)
+from zaqar_lite.ui.calls import Caller, Refused, job_path, message_path, queue_path, quoted
 from zaqar_lite.ui.settings import FIELDS
 
 _PAGE, _MOST_EXAMINED = 20, 100
@@ -49,7 +41,7 @@ async def queues(caller: Caller, request: Request) -> Values:
     try:
         wanted = search(request.query_params.get("q", ""))
     except ValueError as error:
-        raise refused("The search is not understood", f"{error}.") from None
+        raise Refused("The search is not understood", f"{error}.") from None
     rows: list[Values] = []
     marker, looked_at, begun = request.query_params.get("marker"), 0, time.monotonic()
     while True:
@@ -86,10 +78,8 @@ async def _rows(caller: Caller, listed: list[Values], wanted: Search) -> list[Va
 
 async def _total(caller: Caller, name: str) -> int | None:
     """How many messages a queue holds; None if the user may not see that."""
-    try:
-        return int((await _counts(caller, name))["total"])
-    except Refused:
-        return None
+    stats = await caller.find(f"/v2/queues/{quoted(name)}/stats")
+    return None if stats is None else int(stats["messages"]["total"])
 
 
 async def schedules(caller: Caller, request: Request) -> Values:

@@ -45,18 +45,16 @@ def read(request: Request) -> Session:
 
 def remember(response: Response, session: Session, *, secure: bool) -> None:
     """Have the browser keep a session until it is closed."""
-    _keep(response, TOKEN, session.token, secure=secure)
-    if session.key is not None:
-        _keep(response, KEY, session.key, secure=secure)
+    for name, value in ((TOKEN, session.token), (KEY, session.key)):
+        if value is not None:
+            response.set_cookie(
+                name, value, path=_PATH, httponly=True, samesite="strict", secure=secure
+            )
 
 
 def forget(response: Response) -> None:
     """Have the browser forget the key."""
     response.delete_cookie(KEY, path=_PATH)
-
-
-def _keep(response: Response, name: str, value: str, *, secure: bool) -> None:
-    response.set_cookie(name, value, path=_PATH, httponly=True, samesite="strict", secure=secure)
 
 
 async def form(request: Request, session: Session) -> Mapping[str, str]:
@@ -67,12 +65,10 @@ async def form(request: Request, session: Session) -> Mapping[str, str]:
     """
     size = request.headers.get("content-length", "")
     if not size.isdigit() or int(size) > LARGEST_FORM:
-        message = "a form has a length, of 1 MiB at most"
-        raise Forged(message)
+        raise Forged("a form has a length, of 1 MiB at most")
     origin = request.headers.get("origin", "")
     if origin.partition("://")[2] != request.headers.get("host"):
-        message = "the form comes from another site"
-        raise Forged(message)
+        raise Forged("the form comes from another site")
     text = (await request.body()).decode("utf-8", "replace")
     try:
         fields = dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS))
@@ -80,6 +76,5 @@ async def form(request: Request, session: Session) -> Mapping[str, str]:
         fields = {}
     sent = fields.pop("token", "").encode()
     if not hmac.compare_digest(sent, session.token.encode()):
-        message = "the form is not from this session: reload the page"
-        raise Forged(message)
+        raise Forged("the form is not from this session: reload the page")
     return fields
