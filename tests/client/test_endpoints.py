@@ -7,7 +7,7 @@ import enum
 import json
 import re
 import uuid
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -26,10 +26,11 @@ from zaqar_lite.client import (
     Unauthenticated,
     serialization,
 )
+from zaqar_lite.client.base_client import BaseClient
 from zaqar_lite.client.calls import Response, from_response
 from zaqar_lite.client.endpoints import claims, messages, queues
 from zaqar_lite.client.endpoints.messages import Selection
-from zaqar_lite.client.posting import Batcher, Pace, PostOptions
+from zaqar_lite.client.posting import Posting, PostOptions
 from zaqar_lite.client.queue_options import KEYS, RESERVED
 from zaqar_lite.domain import metadata
 
@@ -111,11 +112,22 @@ def test_each_call_of_post_has_its_own_key() -> None:
     assert chosen.request.headers["Idempotency-Key"] == "mine"
 
 
+class Unconnected(BaseClient):
+    """A client that sends nothing."""
+
+    def _open(self) -> None:
+        """Connect to nothing."""
+
+
+def posting_by(**given: Any) -> Posting[Any]:
+    return Posting(Unconnected(), "q", PostOptions(**given))
+
+
 def test_a_request_of_messages_with_keys_has_none() -> None:
     assert "Idempotency-Key" not in messages.post("q", [b"{}"], keyed=True).request.headers
-    batcher = Batcher[object](PostOptions(batch_size=2))
-    batcher.add(NewMessage(body=1, idempotency_key="k"))
-    entries = batcher.add(2)
+    posting = posting_by(batch_size=2)
+    posting.take(NewMessage(body=1, idempotency_key="k"))
+    entries = posting.take(2)
     assert entries is not None
     assert [entry.keyed for entry in entries] == [True, False]
 
@@ -171,11 +183,10 @@ def test_endpoints_know_what_a_status_means_to_them() -> None:
 
 
 def test_batches_never_exceed_the_bytes_and_lose_nothing() -> None:
-    options: PostOptions[object] = PostOptions(batch_size=7, batch_bytes=120)
-    batcher: Batcher[object] = Batcher(options)
+    posting = posting_by(batch_size=7, batch_bytes=120)
     items: list[object] = ["x" * (number % 90) for number in range(200)]
-    batches = [batch for item in items if (batch := batcher.add(item))]
-    batches.append(batcher.flush() or [])
+    batches = [batch for item in items if (batch := posting.take(item))]
+    batches.append(posting.flush() or [])
     assert [entry.item for batch in batches for entry in batch] == items
     for batch in batches:
         size = len(serialization.envelope([entry.encoded for entry in batch]))
@@ -184,23 +195,25 @@ def test_batches_never_exceed_the_bytes_and_lose_nothing() -> None:
 
 
 def test_a_message_larger_than_a_batch_goes_alone() -> None:
-    batcher: Batcher[str] = Batcher(PostOptions(batch_bytes=50))
-    assert batcher.add("a") is None
-    first = batcher.add("x" * 100)
+    posting = posting_by(batch_bytes=50)
+    assert posting.take("a") is None
+    first = posting.take("x" * 100)
     assert first is not None
     assert [entry.item for entry in first] == ["a"]
-    second = batcher.add("b")
+    second = posting.take("b")
     assert second is not None
     assert [len(entry.item) for entry in second] == [100]
 
 
-def test_a_pace_keeps_the_rate_over_any_while() -> None:
-    pace, now = Pace(100), 1000.0
-    waits = [pace.wait(now, 50) for _ in range(4)]
-    assert waits == pytest.approx([0, 0.5, 1.0, 1.5])
-    assert pace.wait(now + 60, 50) == 0
+def test_the_rate_holds_over_any_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    posting = posting_by(rate=100)
+    assert [posting.wait(50) for _ in range(4)] == pytest.approx([0, 0.5, 1.0, 1.5])
+    now += 60
+    assert posting.wait(50) == 0
     with pytest.raises(ValueError, match="above 0"):
-        Pace(0)
+        posting_by(rate=0)
 
 
 def test_a_body_is_written_as_the_standard_library_writes_it() -> None:

@@ -15,7 +15,6 @@ from collections.abc import (
     Sequence,
 )
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from zaqar_lite.client import arguments, serialization
@@ -107,6 +106,9 @@ class PostOptions(Generic[T]):
             if getattr(self, name) < 1:
                 message = f"{name} must be at least 1"
                 raise ValueError(message)
+        if self.rate is not None and self.rate <= 0:
+            message = "rate must be above 0"
+            raise ValueError(message)
         if self.key is not None and self.run is not None:
             message = "give key (one a message) or run (one a request), not both"
             raise ValueError(message)
@@ -134,28 +136,25 @@ class Outcome(Generic[T]):
     bytes: int = 0
 
 
-class Batcher(Generic[T]):
-    """Cut items into batches within the limits of count and bytes, counted exactly."""
+class Posting(Generic[T]):
+    """Post one iterable: cut it, send its batches, and add up what became of them."""
 
-    def __init__(
-        self,
-        options: PostOptions[T],
-        encode: Callable[[object], bytes] = serialization.encode_message,
-        reject: Callable[[Rejected[T]], None] = lambda _: None,
-    ) -> None:
+    def __init__(self, client: BaseClient, queue: str, options: PostOptions[T]) -> None:
+        self._client = client
+        self._queue = queue
         self._options = options
-        self._encode = encode
-        self._reject = reject
         self._entries: list[Entry[T]] = []
         self._bytes = serialization.ENVELOPE_BYTES
         self._index = 0
+        self._next = 0.0  # when the next message may go, where there is a rate
+        self.summary = PostSummary()
 
-    def add(self, item: T) -> list[Entry[T]] | None:
+    def take(self, item: T) -> list[Entry[T]] | None:
         """Take an item; return the batch that it completes or does not fit into any more."""
         index, self._index = self._index, self._index + 1
         try:
             message = self._keyed(item)
-            encoded = self._encode(message)
+            encoded = self._client.encode(self._queue, message)
         except (TypeError, ValueError) as error:
             if self._options.on_rejected is None:
                 raise
@@ -185,40 +184,14 @@ class Batcher(Generic[T]):
             return dataclasses.replace(item, idempotency_key=key)
         return NewMessage(body=item, idempotency_key=key)
 
-
-class Pace:
-    """Spread messages evenly over time: no more than `rate` per second over any longer while."""
-
-    def __init__(self, rate: float | None) -> None:
-        if rate is not None and rate <= 0:
-            message = "rate must be above 0"
-            raise ValueError(message)
-        self._rate = rate
-        self._next = 0.0
-
-    def wait(self, now: float, count: int) -> float:
-        """Return how many seconds to wait before `count` messages may go."""
-        if self._rate is None:
+    def wait(self, count: int) -> float:
+        """Return the seconds until so many messages may go: the rate holds over any long while."""
+        if self._options.rate is None:
             return 0.0
+        now = time.monotonic()
         begin = max(now, self._next)
-        self._next = begin + count / self._rate
+        self._next = begin + count / self._options.rate
         return begin - now
-
-
-class Posting(Generic[T]):
-    """Post one iterable: cut it, send its batches, and add up what became of them."""
-
-    def __init__(self, client: BaseClient, queue: str, options: PostOptions[T]) -> None:
-        self._client = client
-        self._queue = queue
-        self._options = options
-        self._pace = Pace(options.rate)
-        self.batcher = Batcher(options, partial(client.encode, queue), self._reject)
-        self.summary = PostSummary()
-
-    def wait(self, entries: Sequence[Entry[T]]) -> float:
-        """Return the seconds until a batch may go."""
-        return self._pace.wait(time.monotonic(), len(entries))
 
     def most_under_way(self, most: int) -> int:
         """Return how many requests may be under way: of a run, the first one goes alone.
@@ -261,7 +234,7 @@ class Posting(Generic[T]):
             outcome.bytes += sum(len(one) + 1 for one in encoded) + serialization.ENVELOPE_BYTES
         outcome.requests += 1
 
-    def add(self, outcome: Outcome[T]) -> None:
+    def count(self, outcome: Outcome[T]) -> None:
         """Count one batch's outcome, and tell the callbacks."""
         self.summary.batches += outcome.requests
         self.summary.bytes += outcome.bytes
@@ -305,21 +278,21 @@ def post_all(
     with ThreadPoolExecutor(options.in_flight, "zaqar-post") as threads:
 
         def send(entries: list[Entry[T]]) -> None:
-            time.sleep(posting.wait(entries))
+            time.sleep(posting.wait(len(entries)))
             if len(under_way) >= posting.most_under_way(most):
-                posting.add(under_way.popleft().result())
+                posting.count(under_way.popleft().result())
             under_way.append(threads.submit(client._run, posting.send(entries)))
 
         try:
             for item in items:
                 if serialization.has_instant(item):
                     client._run(client._learn_delay(item))
-                if batch := posting.batcher.add(item):
+                if batch := posting.take(item):
                     send(batch)
-            if batch := posting.batcher.flush():
+            if batch := posting.flush():
                 send(batch)
             while under_way:
-                posting.add(under_way.popleft().result())
+                posting.count(under_way.popleft().result())
         finally:
             for future in under_way:
                 future.cancel()
@@ -338,21 +311,21 @@ async def post_all_async(
 
     async def send(entries: list[Entry[T]]) -> None:
         # Also without a rate: the tasks must run between two batches of a busy iterable.
-        await asyncio.sleep(posting.wait(entries))
+        await asyncio.sleep(posting.wait(len(entries)))
         if len(under_way) >= posting.most_under_way(options.in_flight):
-            posting.add(await under_way.popleft())
+            posting.count(await under_way.popleft())
         under_way.append(asyncio.create_task(client._run(posting.send(entries))))
 
     try:
         async for item in items if isinstance(items, AsyncIterable) else _each(items):
             if serialization.has_instant(item):
                 await client._run(client._learn_delay(item))
-            if batch := posting.batcher.add(item):
+            if batch := posting.take(item):
                 await send(batch)
-        if batch := posting.batcher.flush():
+        if batch := posting.flush():
             await send(batch)
         while under_way:
-            posting.add(await under_way.popleft())
+            posting.count(await under_way.popleft())
     finally:
         for task in under_way:
             task.cancel()
