@@ -16,7 +16,14 @@ from typing import Any
 import httpx
 
 from tests.services.environments import KEYSTONE
-from tests.services.process import Process, Service, free_port, make_data_directory, missing
+from tests.services.process import (
+    Process,
+    Service,
+    answers,
+    free_port,
+    make_data_directory,
+    missing,
+)
 
 _NODE = Path(__file__).with_name("keystone_side") / "keystone_node.py"
 PASSWORD = "secret"
@@ -84,7 +91,7 @@ def start_keystone() -> KeystoneServer:
                 env={**os.environ, "PYTHONPATH": "", "PYTHONWARNINGS": "ignore"},
             ),
         ),
-        ready=lambda: _answers(url),
+        ready=lambda: answers(url),
     ).start()
 
 
@@ -103,10 +110,3 @@ def keystone_directory() -> Path:
                 missing("a Keystone", f"its database could not be made:\n{made.stderr[-2000:]}")
             draft.rename(kept)
     return kept
-
-
-def _answers(url: str) -> bool:
-    try:
-        return httpx.get(url, timeout=5).status_code == 200
-    except httpx.TransportError:
-        return False

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn, Self, TextIO
 
+import httpx
 import pytest
 
 from zaqar_lite.bench import machine
@@ -95,6 +96,14 @@ def listens(port: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def answers(url: str) -> bool:
+    """Tell whether a GET of a URL is answered with 200."""
+    try:
+        return httpx.get(url, timeout=5).status_code == 200
+    except httpx.TransportError:
+        return False
 
 
 def _can_bind(port: int) -> bool:

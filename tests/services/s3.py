@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import httpx
 
 from tests.services.environments import MOTO
-from tests.services.process import Process, Service, free_port, make_data_directory
+from tests.services.process import Process, Service, answers, free_port, make_data_directory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,11 +33,4 @@ def start_s3() -> S3Server:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     process = Process([program, "-H", "127.0.0.1", "-p", str(port)], log=data / "log", cwd=data)
-    return S3Server(url=url, data=data, processes=(process,), ready=lambda: _answers(url)).start()
-
-
-def _answers(url: str) -> bool:
-    try:
-        return httpx.get(url, timeout=2).status_code == 200
-    except httpx.TransportError:
-        return False
+    return S3Server(url=url, data=data, processes=(process,), ready=lambda: answers(url)).start()

@@ -6,10 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
-import httpx
-
 from tests.services.environments import SWIFT
-from tests.services.process import Process, Service, free_ports, make_data_directory, missing
+from tests.services.process import (
+    Process,
+    Service,
+    answers,
+    free_ports,
+    make_data_directory,
+    missing,
+)
 
 _SIDE = Path(__file__).with_name("swift_side")
 
@@ -57,7 +62,9 @@ def start_swift() -> SwiftServer:
         url=f"swift+http://{quote(user)}:{key}@127.0.0.1:{proxy}/auth/v1.0",
         data=data,
         processes=(node,),
-        ready=lambda: all(_healthy(port) for port in (*backends, proxy)),
+        ready=lambda: all(
+            answers(f"http://127.0.0.1:{port}/healthcheck") for port in (*backends, proxy)
+        ),
         auth_url=f"http://127.0.0.1:{proxy}/auth/v1.0",
         user=user,
         key=key,
@@ -74,10 +81,3 @@ def _check_attributes(data: Path) -> None:
         if exc.errno not in (errno.ENOTSUP, errno.EPERM, errno.ENOSPC):
             raise
         missing(f"a file system with extended attributes at {data}", "set TMPDIR to one that has")
-
-
-def _healthy(port: int) -> bool:
-    try:
-        return httpx.get(f"http://127.0.0.1:{port}/healthcheck", timeout=2).status_code == 200
-    except httpx.TransportError:
-        return False

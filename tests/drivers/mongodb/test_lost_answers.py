@@ -3,8 +3,10 @@
 With retryable writes, which the server recognises, and without, as many of MongoDB's kin want it.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from pymongo import common, network_layer
@@ -23,13 +25,12 @@ from tests.contract.subject import (
     new,
     texts,
 )
-from tests.drivers.mongodb.commands import Commands
 from tests.drivers.mongodb.conftest import CASE
 from tests.drivers.mongodb.lossy import LossyProxy, lossy
 from tests.services import MongoServer
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.models import Claimed, Message, QueueRef, RetryPolicy, StoreOptions
-from zaqar_lite.domain.settlements import Outcome, Settled
+from zaqar_lite.domain.models import QueueRef, Record, RetryPolicy, StoreOptions
+from zaqar_lite.domain.settlements import Outcome
 
 pytestmark = [
     pytest.mark.anyio,
@@ -37,6 +38,9 @@ pytestmark = [
 ]
 
 BATCH = [new("a", key="k"), new("b")]
+Play = AsyncGenerator[Awaitable[Any], Any]
+"""Prepares a queue, yields the act that is to lose an answer, and checks what it answered."""
+Scenario = Callable[[QueueUnderTest], Play]
 
 
 @dataclass(frozen=True)
@@ -45,27 +49,20 @@ class Lossy:
 
     queue: QueueUnderTest
     proxy: LossyProxy
-    commands: Commands
 
-    async def at_every_command(
-        self,
-        prepare: Callable[[QueueUnderTest], Awaitable[None]],
-        act: Callable[[QueueUnderTest], Awaitable[object]],
-        check: Callable[[QueueUnderTest, object], Awaitable[None]],
-        *,
-        least: int = 3,
-    ) -> None:
-        """Lose the answer of the first command of `act`, of the second, up to the last."""
+    async def at_every_command(self, scenario: Scenario, least: int) -> None:
+        """Lose the answer of the first command of the act, of the second, up to the last."""
         number, lost = 0, True
         while lost:
             number += 1
-            queue = self.queue.named(f"queue-{number}")
-            await prepare(queue)
+            play = scenario(self.queue.named(f"queue-{number}"))
+            act = await anext(play)
             self.proxy.lose(number)
-            answer = await act(queue)
+            answer = await act
             lost = self.proxy.lost is not None
             self.proxy.lose(0)
-            await check(queue, answer)
+            with suppress(StopAsyncIteration):
+                await play.asend(answer)
         assert number >= least
 
 
@@ -81,7 +78,6 @@ async def lossy_queue(
     request: pytest.FixtureRequest,
     mongodb: MongoServer,
     database_name: str,
-    commands: Commands,
     quick_client: None,
 ) -> AsyncIterator[Lossy]:
     if mongodb.real and "directConnection" not in mongodb.url:
@@ -93,240 +89,169 @@ async def lossy_queue(
         stores = await Stores.open(CASE, uri, Clock(), options, opened)
         queue = QueueUnderTest(stores, QueueRef("project", "queue"))
         try:
-            yield Lossy(queue, proxy, commands)
+            yield Lossy(queue, proxy)
         finally:
             await stores.close()
 
 
-async def nothing(_: QueueUnderTest) -> None:
-    """No preparation."""
+async def a_post(queue: QueueUnderTest) -> Play:
+    posted = yield queue.post("a", "b")
+    assert ids(await queue.listed()) == posted
+    assert await queue.bodies() == ["a", "b"]
 
 
-async def test_a_post_is_stored_once(lossy_queue: Lossy) -> None:
-    async def check(queue: QueueUnderTest, answer: object) -> None:
-        assert ids(await queue.listed()) == answer
-        assert await queue.bodies() == ["a", "b"]
-
-    await lossy_queue.at_every_command(nothing, lambda queue: queue.post("a", "b"), check)
+async def a_post_with_keys(queue: QueueUnderTest) -> Play:
+    posted = yield queue.post_all(BATCH, batch_key="batch")
+    assert [one.duplicate for one in posted] == [False, False]
+    assert ids(await queue.listed()) == [one.id for one in posted]
 
 
-async def test_a_post_with_keys_and_its_repetition_are_stored_once(lossy_queue: Lossy) -> None:
-    async def post(queue: QueueUnderTest) -> object:
-        return await queue.post_all(BATCH, batch_key="batch")
-
-    async def check_first(queue: QueueUnderTest, answer: object) -> None:
-        assert isinstance(answer, list)
-        assert [posted.duplicate for posted in answer] == [False, False]
-        assert ids(await queue.listed()) == [posted.id for posted in answer]
-
-    async def post_before(queue: QueueUnderTest) -> None:
-        await queue.post_all(BATCH, batch_key="batch")
-
-    async def check_again(queue: QueueUnderTest, answer: object) -> None:
-        assert isinstance(answer, list)
-        assert [posted.duplicate for posted in answer] == [True, True]
-        assert ids(await queue.listed()) == [posted.id for posted in answer]
-
-    await lossy_queue.at_every_command(nothing, post, check_first)
-    await lossy_queue.at_every_command(post_before, post, check_again)
+async def the_same_post_again(queue: QueueUnderTest) -> Play:
+    await queue.post_all(BATCH, batch_key="batch")
+    posted = yield queue.post_all(BATCH, batch_key="batch")
+    assert [one.duplicate for one in posted] == [True, True]
+    assert ids(await queue.listed()) == [one.id for one in posted]
 
 
-async def fill(queue: QueueUnderTest) -> None:
-    """Three messages."""
+async def a_claim(queue: QueueUnderTest) -> Play:
     await queue.post(*"abc")
+    claimed = yield queue.claim(2)
+    assert texts(claimed.messages) == ["a", "b"]
+    assert [message.claim_count for message in claimed.messages] == [1, 1]
+    assert ids((await queue.get_claim(claimed.claim_id)).messages) == ids(claimed.messages)
 
 
-async def test_a_claim_counts_once_and_is_told_of_all_that_it_holds(lossy_queue: Lossy) -> None:
-    async def claim(queue: QueueUnderTest) -> object:
-        return await queue.claim(2)
-
-    async def check(queue: QueueUnderTest, answer: object) -> None:
-        assert isinstance(answer, Claimed)
-        assert texts(answer.messages) == ["a", "b"]
-        assert [message.claim_count for message in answer.messages] == [1, 1]
-        assert ids((await queue.get_claim(answer.claim_id or "")).messages) == ids(answer.messages)
-
-    await lossy_queue.at_every_command(fill, claim, check)
+async def a_pop(queue: QueueUnderTest) -> Play:
+    await queue.post(*"abc")
+    popped = yield queue.pop(2)
+    assert texts(popped.messages) == ["a", "b"]
+    assert await queue.bodies() == ["c"]
+    assert await queue.counts() == (1, 0, 0)
 
 
-async def test_a_pop_loses_nothing_and_gives_nothing_twice(lossy_queue: Lossy) -> None:
-    async def pop(queue: QueueUnderTest) -> object:
-        return await queue.pop(2)
-
-    async def check(queue: QueueUnderTest, answer: object) -> None:
-        assert isinstance(answer, Claimed)
-        assert texts(answer.messages) == ["a", "b"]
-        assert await queue.bodies() == ["c"]
-        assert await queue.counts() == (1, 0, 0)
-
-    await lossy_queue.at_every_command(fill, pop, check)
+async def an_acknowledgement(queue: QueueUnderTest) -> Play:
+    await queue.post(*"abc")
+    claimed = await queue.claim(2)
+    refused = yield queue.delete(*ids(claimed.messages), claims=[claimed.claim_id or ""])
+    assert not refused
+    assert await queue.bodies() == ["c"]
 
 
-async def test_an_acknowledgement_is_done(lossy_queue: Lossy) -> None:
-    held: dict[str, tuple[list[str], str]] = {}
-
-    async def claim(queue: QueueUnderTest) -> None:
-        await fill(queue)
-        claimed = await queue.claim(2)
-        held[queue.ref.name] = ids(claimed.messages), claimed.claim_id or ""
-
-    async def delete(queue: QueueUnderTest) -> object:
-        message_ids, claim_id = held[queue.ref.name]
-        return await queue.delete(*message_ids, claims=[claim_id])
-
-    async def check(queue: QueueUnderTest, refused: object) -> None:
-        assert not refused
-        assert await queue.bodies() == ["c"]
-
-    await lossy_queue.at_every_command(claim, delete, check)
+async def dead_letters(queue: QueueUnderTest) -> Play:
+    letters = queue.named(queue.ref.name + "-letters")
+    await queue.post(*"abc")
+    await queue.release(await queue.claim_id(2))
+    claimed = yield queue.claim(dead_letter=letters.as_dead_letter_queue(1))
+    assert texts(claimed.messages) == ["c"]
+    assert await queue.bodies() == ["c"]
+    assert await letters.bodies() == ["a", "b"]
 
 
-async def test_dead_letters_move_once(lossy_queue: Lossy) -> None:
-    def letters(queue: QueueUnderTest) -> QueueUnderTest:
-        return queue.named(queue.ref.name + "-letters")
+def settlements(with_letter: bool) -> Scenario:
+    """Settle four messages, each in its own way."""
 
-    async def exhaust(queue: QueueUnderTest) -> None:
-        await fill(queue)
-        await queue.release(await queue.claim_id(2))
-
-    async def claim(queue: QueueUnderTest) -> object:
-        return await queue.claim(dead_letter=letters(queue).as_dead_letter_queue(1))
-
-    async def check(queue: QueueUnderTest, answer: object) -> None:
-        assert isinstance(answer, Claimed)
-        assert texts(answer.messages) == ["c"]
-        assert await queue.bodies() == ["c"]
-        assert await letters(queue).bodies() == ["a", "b"]
-
-    await lossy_queue.at_every_command(exhaust, claim, check)
-
-
-@pytest.mark.parametrize("with_letter", [False, True])
-async def test_settlements_are_done_once_and_told_as_done(
-    lossy_queue: Lossy, with_letter: bool
-) -> None:
-    held: dict[str, tuple[list[str], str]] = {}
-
-    def letters(queue: QueueUnderTest) -> QueueUnderTest:
-        return queue.named(queue.ref.name + "-letters")
-
-    async def claim(queue: QueueUnderTest) -> None:
-        await queue.post(*"abcd")
-        claimed = await queue.claim()
-        held[queue.ref.name] = ids(claimed.messages), claimed.claim_id or ""
-
-    async def settle(queue: QueueUnderTest) -> object:
-        (a, b, c, d), claim_id = held[queue.ref.name]
+    async def play(queue: QueueUnderTest) -> Play:
+        letters = queue.named(queue.ref.name + "-letters")
+        a, b, c, d = await queue.post(*"abcd")
+        claim_id = await queue.claim_id()
         last = bury(d) if with_letter else give_back(d, MINUTE)
-        retries = RetryPolicy(letters(queue).as_dead_letter_queue())
+        retries = RetryPolicy(letters.as_dead_letter_queue())
         acts = ack(a), ack(a), fail(b), extend(c, HOUR), last
-        return await queue.settle(claim_id, *acts, retries=retries)
-
-    async def check(queue: QueueUnderTest, answer: object) -> None:
-        assert isinstance(answer, Settled)
+        settled = yield queue.settle(claim_id, *acts, retries=retries)
         done, not_found = Outcome.DONE, Outcome.NOT_FOUND
-        assert list(answer.outcomes) == [done, not_found, done, done, done]
-        assert answer.moved == with_letter
+        assert list(settled.outcomes) == [done, not_found, done, done, done]
+        assert settled.moved == with_letter
         left = await queue.listed(details=True)
-        assert texts(left) == ["b", "c"] if with_letter else ["b", "c", "d"]
+        assert texts(left) == (["b", "c"] if with_letter else ["b", "c", "d"])
         assert [(len(m.attempts), m.failure_count) for m in left[:2]] == [(1, 1), (0, 0)]
-        assert await letters(queue).bodies() == (["d"] if with_letter else [])
+        assert await letters.bodies() == (["d"] if with_letter else [])
 
-    await lossy_queue.at_every_command(claim, settle, check)
+    return play
 
 
-@pytest.mark.parametrize("delay", [0, 2 * MINUTE])
-async def test_an_edit_is_told_as_done(lossy_queue: Lossy, delay: int) -> None:
-    """Also where the edited message does not fit the same edit again: ready, or due later."""
-    posted: dict[str, Message] = {}
+def an_edit(delay: int) -> Scenario:
+    """Edit a message, which does not fit the same edit again: it is ready, or due later."""
 
-    async def post(queue: QueueUnderTest) -> None:
+    async def play(queue: QueueUnderTest) -> Play:
         await queue.post("a", delay=MINUTE)
-        (posted[queue.ref.name],) = await queue.listed()
-
-    async def edit(queue: QueueUnderTest) -> object:
-        before = posted[queue.ref.name]
-        return await queue.edit(before.id, "b", delay=delay, if_due=before.delay_expires_at)
-
-    async def check(queue: QueueUnderTest, answer: object) -> None:
-        assert isinstance(answer, Message)
-        assert [answer.id] == ids(await queue.listed())
+        (before,) = await queue.listed()
+        edited = yield queue.edit(before.id, "b", delay=delay, if_due=before.delay_expires_at)
+        assert [edited.id] == ids(await queue.listed())
         assert await queue.bodies() == ["b"]
         assert await queue.counts() == ((0, 1, 0) if delay else (1, 0, 0))
 
-    await lossy_queue.at_every_command(post, edit, check, least=2)
+    return play
 
 
-async def test_a_renewal_a_release_and_a_move_are_told_as_done(lossy_queue: Lossy) -> None:
-    held: dict[str, tuple[list[str], str]] = {}
+async def a_renewal_a_release_and_a_move(queue: QueueUnderTest) -> Play:
+    elsewhere = queue.named(queue.ref.name + "-elsewhere")
+    await queue.post(*"abc")
+    claimed = await queue.claim(2, ttl=MINUTE)
 
-    def elsewhere(queue: QueueUnderTest) -> QueueUnderTest:
-        return queue.named(queue.ref.name + "-elsewhere")
+    async def act() -> list[Outcome]:
+        await queue.renew(claimed.claim_id or "", ttl=HOUR)
+        await queue.release(claimed.claim_id or "")
+        return await queue.move(elsewhere, claimed.messages[0].id)
 
-    async def claim(queue: QueueUnderTest) -> None:
-        await fill(queue)
-        claimed = await queue.claim(2, ttl=MINUTE)
-        held[queue.ref.name] = ids(claimed.messages), claimed.claim_id or ""
-
-    async def act(queue: QueueUnderTest) -> object:
-        message_ids, claim_id = held[queue.ref.name]
-        await queue.renew(claim_id, ttl=HOUR)
-        await queue.release(claim_id)
-        return await queue.move(elsewhere(queue), message_ids[0])
-
-    async def check(queue: QueueUnderTest, answer: object) -> None:
-        assert answer == [Outcome.DONE]
-        assert await queue.bodies() == ["b", "c"]
-        assert await elsewhere(queue).bodies() == ["a"]
-        moved = await elsewhere(queue).listed(details=True)
-        left = await queue.listed(details=True)
-        assert [len(message.attempts) for message in (*moved, *left)] == [1, 1, 0]
-
-    await lossy_queue.at_every_command(claim, act, check)
+    assert (yield act()) == [Outcome.DONE]
+    assert await queue.bodies() == ["b", "c"]
+    assert await elsewhere.bodies() == ["a"]
+    messages = [*await elsewhere.listed(details=True), *await queue.listed(details=True)]
+    assert [len(message.attempts) for message in messages] == [1, 1, 0]
 
 
-async def test_the_last_queue_of_a_project_is_told_as_created(lossy_queue: Lossy) -> None:
+async def the_last_queue_of_a_project(queue: QueueUnderTest) -> Play:
     """Its maker does not take its own queue for the one too many."""
-
-    def last(queue: QueueUnderTest) -> QueueRef:
-        return QueueRef(f"of-{queue.ref.name}", "last")
-
-    async def act(queue: QueueUnderTest) -> object:
-        return await queue.stores.management.create_queue(last(queue), {}, max_queues=1)
-
-    async def check(queue: QueueUnderTest, answer: object) -> None:
-        assert answer == (await queue.stores.management.get_queue(last(queue)), True)
-
-    await lossy_queue.at_every_command(nothing, act, check, least=8)
+    last, store = QueueRef(f"of-{queue.ref.name}", "last"), queue.stores.management
+    made = yield store.create_queue(last, {}, max_queues=1)
+    assert made == (await store.get_queue(last), True)
 
 
-async def test_a_record_is_written_at_its_version(lossy_queue: Lossy) -> None:
+async def two_writes_of_a_record(queue: QueueUnderTest) -> Play:
     """What is expected was there when the change was first carried out: it is no stranger's."""
+    store = queue.stores.management
 
-    async def prepare(queue: QueueUnderTest) -> None:
-        pass
+    async def act() -> Record:
+        first = await store.put_record("kind", *queue.ref, b"1", expected=0)
+        return await store.put_record("kind", *queue.ref, b"2", expected=first.version)
 
-    async def act(queue: QueueUnderTest) -> object:
-        store, (project, name) = queue.stores.management, queue.ref
-        first = await store.put_record("kind", project, name, b"1", expected=0)
-        return await store.put_record("kind", project, name, b"2", expected=first.version)
-
-    async def check(queue: QueueUnderTest, answer: object) -> None:
-        assert await queue.stores.management.get_record("kind", *queue.ref) == answer
-
-    await lossy_queue.at_every_command(prepare, act, check)
+    written = yield act()
+    assert await store.get_record("kind", *queue.ref) == written
 
 
-async def test_a_deletion_of_a_record_is_told(lossy_queue: Lossy) -> None:
-    async def prepare(queue: QueueUnderTest) -> None:
-        await queue.stores.management.put_record("kind", *queue.ref, b"1", expected=0)
+async def a_deletion_of_a_record(queue: QueueUnderTest) -> Play:
+    store = queue.stores.management
+    await store.put_record("kind", *queue.ref, b"1", expected=0)
 
-    async def act(queue: QueueUnderTest) -> object:
-        store = queue.stores.management
+    async def act() -> tuple[bool, int]:
         return await store.delete_record("kind", *queue.ref), await store.sweep_records(1)
 
-    async def check(queue: QueueUnderTest, answer: object) -> None:
-        assert answer == (True, 0)
-        assert await queue.stores.management.get_record("kind", *queue.ref) is None
+    assert (yield act()) == (True, 0)
+    assert await store.get_record("kind", *queue.ref) is None
 
-    await lossy_queue.at_every_command(prepare, act, check)
+
+SCENARIOS: dict[str, tuple[Scenario, int]] = {
+    "a post is stored once": (a_post, 3),
+    "a post with keys is stored once": (a_post_with_keys, 3),
+    "the same post again stores nothing": (the_same_post_again, 3),
+    "a claim counts once and is told of all that it holds": (a_claim, 3),
+    "a pop loses nothing and gives nothing twice": (a_pop, 3),
+    "an acknowledgement is done": (an_acknowledgement, 3),
+    "dead letters move once": (dead_letters, 3),
+    "settlements are done once and told as done": (settlements(with_letter=False), 3),
+    "so are those with a letter": (settlements(with_letter=True), 3),
+    "an edit is told as done": (an_edit(0), 2),
+    "an edit that delays is told as done": (an_edit(2 * MINUTE), 2),
+    "a renewal, a release and a move are told as done": (a_renewal_a_release_and_a_move, 3),
+    "the last queue of a project is told as created": (the_last_queue_of_a_project, 8),
+    "a record is written at its version": (two_writes_of_a_record, 3),
+    "a deletion of a record is told": (a_deletion_of_a_record, 3),
+}
+"""Each with the commands that it takes at least: the last round loses no answer."""
+
+
+@pytest.mark.parametrize(("scenario", "least"), SCENARIOS.values(), ids=SCENARIOS)
+async def test_what_was_carried_out_is_told_as_done(
+    lossy_queue: Lossy, scenario: Scenario, least: int
+) -> None:
+    await lossy_queue.at_every_command(scenario, least)
