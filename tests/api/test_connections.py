@@ -143,11 +143,19 @@ def test_what_is_no_http_does_not_answer_the_request_before_it(server: ServerPro
         assert rest.count(b"HTTP/1.1 4") <= 1
 
 
-@pytest.mark.parametrize("sent", [b"NONSENSE\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03"])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"NONSENSE\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03",
+        request("GET", "/livez").replace(b"\r\n", b"\n"),
+        request("GET", "/livez")[:-2] + b"\n" + request("GET", "/livez"),
+    ],
+)
 def test_what_is_no_http_is_refused_in_the_form_of_errors(
     server: ServerProcess, sent: bytes
 ) -> None:
-    """Text that is no request, and the beginning of TLS."""
+    """Text that is no request, lines that end by halves, and the beginning of TLS."""
     with Raw(server) as raw:
         raw.send(sent)
         refused = raw.answer()
@@ -431,6 +439,10 @@ ASKED = [
     (request("POST", POST, b'{"messages": [{"body": "%b"}]}' % (b"x" * 30_000)), 201),
     (request("POST", POST, gzip.compress(MESSAGE), headers={"Content-Encoding": "gzip"}), 201),
     (chunked("POST", POST, MESSAGE[:10], MESSAGE[10:]), 201),
+    (chunked("POST", POST, MESSAGE + b"\r\n\r\n" * 5_000), 201),
+    (chunked("POST", POST, MESSAGE, b"\r\n", b"\r\n\r\n")[:-2] + b"X-Trailer: 1\r\n\r\n", 201),
+    (request("GET", POST, headers={"X-Long": "x" * 9_000}), 200),
+    (request("POST", POST, MESSAGE, headers={"X-Long": "x" * 3_000}), 201),
 ]
 """Requests that have come whole, with the status that each gets."""
 

@@ -114,8 +114,8 @@ class HttpConnection(ClientConnection):
     __slots__ = (
         *("_answered_at", "_arrived", "_awaits_body", "_begun_at", "_body", "_closes"),
         *("_discarded", "_ends", "_expects", "_gone", "_head_bytes", "_heard_at", "_is_busy"),
-        *("_is_for_sockets", "_is_last", "_is_paused", "_is_whole", "_later", "_queue"),
-        *("_read_at", "_reader", "_request", "_stops", "_timer"),
+        *("_is_for_sockets", "_is_paused", "_is_whole", "_later", "_left", "_next"),
+        *("_read_at", "_reader", "_request", "_stops", "_tail", "_timer"),
         *("_unparsed", "_unread_bytes", "_writable", "is_secure"),
     )
 
@@ -135,19 +135,23 @@ class HttpConnection(ClientConnection):
         """Whether a request is begun by a head that is known, and its body has not come whole."""
         self._later: asyncio.Handle | None = None
         self._is_paused = False
-        self._queue: list[Request] = []
-        """Requests that wait for the answers before theirs."""
+        self._next: Request | None = None
+        """The request that came last, until it is begun to be answered."""
         self._request: Request | None = None
         """The request that came last, until its answer begins."""
         self._is_busy = False
         """Whether a request is being answered."""
         self._is_whole = True
         """Whether all of the last request has come."""
+        self._left = 0
+        """How many bytes of its body have not come, where that is known."""
+        self._tail = b""
+        """The last three bytes that were parsed."""
         self._body = bytearray()
         self._arrived: asyncio.Future[bool] | None = None
         self._gone: asyncio.Future[None] | None = None
         self._writable: asyncio.Future[None] | None = None
-        self._expects = self._closes = self._ends = self._is_last = self._stops = False
+        self._expects = self._closes = self._ends = self._stops = False
         self._head_bytes = self._unread_bytes = 0
         self._heard_at = self._begun_at = self._read_at = self._answered_at = 0.0
         self._discarded: int | None = None
@@ -210,7 +214,7 @@ class HttpConnection(ClientConnection):
             self._timer.cancel()
         if self._later is not None:
             self._later.cancel()
-        self._queue.clear()
+        self._next = None
         self._unparsed, self._reader = b"", None
         self._end_body(is_whole=False)
         for waiting in (self._gone, self._writable):
@@ -219,7 +223,7 @@ class HttpConnection(ClientConnection):
 
     def shutdown(self) -> None:
         """Close the connection, after the answer that is being made, because the server stops."""
-        if self._is_busy or self._awaits_body or self._queue:
+        if self._is_busy or self._awaits_body or self._next is not None:
             self._stops = True
         else:
             self._transport.close()
@@ -238,7 +242,7 @@ class HttpConnection(ClientConnection):
             reader = self._reader
             is_between = self._is_whole and (reader is None or not reader.reads_head)
             if is_between:
-                if self._is_busy or self._writable is not None or self._is_last:
+                if self._is_busy or self._writable is not None:
                     self._unparsed, self._awaits_body = data[start:], False
                     return
                 if answered >= _AT_ONCE:
@@ -264,11 +268,24 @@ class HttpConnection(ClientConnection):
                     self._feed(part, is_head=True)
                     start = end
                     continue
-            part = data[start : start + _PARSED]
-            start += len(part)
-            self._feed(part)
-        if self._queue:
+            end = self._end_of_part(data, start)
+            self._feed(data[start:end])
+            start = end
+        if self._next is not None:
             self._start_next()  # even if its body has not come
+
+    def _end_of_part(self, data: bytes, start: int) -> int:
+        """Where to end what is parsed next: behind the request, so that no other one begins in it.
+
+        A head ends with an empty line, and so does a chunked body.
+        """
+        limit = min(start + _PARSED, len(data))
+        if not self._is_whole and self._left > 0:
+            return min(start + self._left, limit)
+        tail = len(self._tail)
+        if (at := (self._tail + data[start : start + 3]).find(b"\r\n\r\n")) < 0:
+            tail, at = 0, data.find(b"\r\n\r\n", start, limit) - start
+        return limit if at < 0 else start + at + 4 - tail
 
     def _feed(self, part: bytes, *, is_head: bool = False) -> None:
         """Have a part parsed."""
@@ -289,6 +306,7 @@ class HttpConnection(ClientConnection):
             logger.warning(NO_HTTP_LINE, exc_info=error if is_bug else None)
             self._end_with(NO_HTTP)
             return
+        self._tail = part[-3:] if len(part) > 2 else (self._tail + part)[-3:]
         if self._is_whole:
             self._start_next()
         if not reader.reads_head:
@@ -307,14 +325,14 @@ class HttpConnection(ClientConnection):
         self.application.look_at(head)
         if expects_continue:
             head.admission.reads_first = False
-        self._request = request = Request(head, source=self)
-        self._is_whole, self._expects = False, expects_continue
+        self._request = self._next = Request(head, source=self)
+        self._is_whole, self._left, self._expects = False, head.size, expects_continue
         self._body = bytearray()
-        self._queue.append(request)
 
     def take_body(self, part: bytes) -> None:
         """Take a part of the body of the request that began last."""
         request = self._request
+        self._left -= len(part)
         if request is None or request.is_read:  # it was answered without it
             return
         self._body += part
@@ -340,9 +358,8 @@ class HttpConnection(ClientConnection):
             self._arrived.set_result(is_whole)
 
     def upgrades(self, path: bytes) -> bool:
-        """Whether a request becomes a WebSocket, which needs all earlier ones to be answered."""
-        is_alone = not (self._is_busy or self._queue)
-        return is_alone and (path == _SOCKETS_PATH or (self._is_for_sockets and path == b"/"))
+        """Whether a request becomes a WebSocket."""
+        return path == _SOCKETS_PATH or (self._is_for_sockets and path == b"/")
 
     def _become_socket(self, handshake: bytes) -> None:
         """Hand the connection over to the protocol of WebSockets."""
@@ -379,12 +396,13 @@ class HttpConnection(ClientConnection):
     # Answering.
 
     def _start_next(self) -> None:
-        """Begin to answer the next request that has arrived, if there is still a client."""
-        while self._queue and not (self._is_busy or self._writable or self._is_closed):
-            head, is_whole = self._queue[0].head, self._is_whole or len(self._queue) > 1
-            if not is_whole and self._waits_for_body(head):
-                return
-            self._run(self._queue.pop(0))
+        """Begin to answer the request that has arrived, if there is still a client."""
+        request = self._next
+        if request is None or self._is_busy or self._writable is not None or self._is_closed:
+            return
+        if self._is_whole or not self._waits_for_body(request.head):
+            self._next = None
+            self._run(request)
 
     @staticmethod
     def _waits_for_body(head: Head) -> bool:
@@ -427,9 +445,7 @@ class HttpConnection(ClientConnection):
             if response.stream is not None:
                 self._begin_stream(response)
             return False
-        newest = self._request is None or self._request is request
-        is_unread = not request.is_read and request.size != 0
-        self._ends = is_unread or (self._is_last and not self._queue)
+        self._ends = not request.is_read and request.size != 0
         self._closes = self._ends or self._stops or not request.head.keeps_alive
         date = self._server.default_headers
         if date is not HttpConnection._date:  # another list each second
@@ -441,8 +457,7 @@ class HttpConnection(ClientConnection):
             logger.exception("request %s could not be answered", request.request_id)
             data, self._ends = FAILED, True
         transport.write(data)
-        if newest:
-            self._request = None
+        self._request = None
         if response.stream is not None:
             self._begin_stream(response)
         else:
@@ -458,7 +473,7 @@ class HttpConnection(ClientConnection):
             self._discard()
         elif self._closes or self._stops:
             self._transport.close()
-        elif self._queue or self._unparsed or self._is_paused:
+        elif self._unparsed or self._is_paused:
             self._later = self._loop.call_soon(self._read_on)
 
     @property
@@ -524,28 +539,21 @@ class HttpConnection(ClientConnection):
     # Ends.
 
     def _end_with(self, answer: bytes) -> None:
-        """Answer input that is no valid request, after earlier requests had theirs, and close."""
-        if not self._is_whole and self._queue and self._queue[-1] is self._request:
-            self._queue.pop()  # nobody has begun to answer it
-            self._is_whole = True
-        if not (self._is_busy or self._queue):
+        """Answer input that is no valid request, and close.
+
+        It may be the body of the request that is being answered: then that has no other answer.
+        """
+        if not self._is_busy or self._request is not None:
             self._transport.write(answer)
-            self._discard()
-        elif self._is_whole:
-            self._is_last = True
-            self._pause()
-        else:  # the body of the request that is being answered
-            if self._request is not None:
-                self._transport.write(answer)
-            self._discard()
-            self._end_body(is_whole=False)
+        self._discard()
+        self._end_body(is_whole=False)
 
     def _discard(self) -> None:
         """Write nothing more; discard what still arrives for a while, then close."""
         if self._transport.is_closing() or self._discarded is not None:
             return
         self._discarded, self._unparsed = 0, b""
-        self._queue.clear()
+        self._next = None
         self._resume()
         if self._transport.can_write_eof():  # TLS can't end one direction alone
             self._transport.write_eof()

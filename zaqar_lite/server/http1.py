@@ -176,8 +176,8 @@ def _names_one(head: bytes) -> bool:
 class RequestReader:
     """Parse the bytes of one connection; any error of httptools means that they are no HTTP."""
 
-    __slots__ = ("_begun", "_has_body", "_head", "_headers", "_heads", "_is_upgrade", "_parser",
-                 "_requests", "_url", "reads_head")  # fmt: skip
+    __slots__ = ("_headers", "_heads", "_is_upgrade", "_parser", "_requests", "_url", "_whole",
+                 "reads_head")  # fmt: skip
 
     def __init__(self, requests: Requests, heads: KnownHeads) -> None:
         self._requests = requests
@@ -185,9 +185,9 @@ class RequestReader:
         self._parser = httptools.HttpRequestParser(self)
         self._headers: list[tuple[bytes, bytes]] = []
         self._url = b""
-        self._head: Head | None = None
-        self._is_upgrade = self._has_body = False
-        self._begun = 0
+        self._whole = b""
+        """The head that is parsed, if it is known to be that."""
+        self._is_upgrade = False
         self.reads_head = False
         """Whether it is in the middle of a head."""
 
@@ -212,23 +212,16 @@ class RequestReader:
 
     def feed_head(self, data: bytes) -> None:
         """Parse a head, from its first to its last byte, and keep it if it can be."""
-        self._begin()
+        self._whole = data
         self.feed(data)
-        head = self._head
-        is_whole = self._begun == 1 and head is not None and not self._has_body
-        if is_whole and head is not None and head.keeps_alive:
-            self._heads.keep(data, head)
-
-    def _begin(self) -> None:
-        self._begun, self._head, self._has_body = 0, None, False
+        self._whole = b""
 
     # Called by the parser.
 
     def on_message_begin(self) -> None:
         """Begin a request."""
-        self._begun += 1
         self._url, self._headers = b"", []
-        self._head, self.reads_head = None, True
+        self.reads_head = True
 
     def on_url(self, part: bytes) -> None:
         """Take a part of the target."""
@@ -253,13 +246,13 @@ class RequestReader:
             keeps_alive=parser.get_http_version() != "1.0" and parser.should_keep_alive(),
         )
         expects = head.headers.get(b"expect", b"").lower() == b"100-continue"
-        if not (expects or head.size < 0 or parser.should_upgrade()):
-            self._head = head
+        is_plain = not (expects or head.size < 0 or parser.should_upgrade())
+        if self._whole and is_plain and head.keeps_alive:
+            self._heads.keep(self._whole, head)
         self._requests.begin_request(head, expects_continue=expects)
 
     def on_body(self, part: bytes) -> None:
         """Take a part of a body."""
-        self._has_body = True
         self._requests.take_body(part)
 
     def on_message_complete(self) -> None:
