@@ -146,7 +146,7 @@ def _policy(path: Path, authorizer: Authorizer, routes: Iterable[Route]) -> Poli
     """The operator's own rules, over the defaults of all routes."""
     rules = [route.access for route in routes if route.access.rule is not None]
     defaults = {str(access.rule): authorizer.default_rule(access.verb) for access in rules}
-    return PolicyFile(path, defaults, authorizer.adopt)
+    return PolicyFile(path, defaults, authorizer.use_rules)
 
 
 def _prepare(

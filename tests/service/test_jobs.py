@@ -150,7 +150,7 @@ async def test_messages_that_take_long_to_match_are_looked_at_in_steps() -> None
     job = Job("j", "letters", JobAct.REDRIVE, order, clock.now_ms(), until=newest.position)
     name = running_name(queue, job.act)
     held = records.Held(jobs._running, "p", name, job, 0)
-    run = job_runner._Run(jobs, clock, "me", held, lambda: True)
+    run = job_runner._Run(jobs, records.Holder(clock), held, lambda: True)
     rounds, look = await rounds_beside(run._look(0, newest.position, 500))
     assert rounds > 20
     assert [len(look.found), len(look.chosen)] == [20, 0]
@@ -210,6 +210,6 @@ async def test_the_steps_of_a_job_are_large_alone_and_small_beside_others(
     answers = iter([*alone, *[True] * 2_000])
     name, (_, version) = running_name(queue, job.act), await jobs.read(queue, job.act)
     held = records.Held(jobs._running, "p", name, job, version)
-    await job_runner._Run(jobs, one.clock, "me", held, lambda: next(answers)).finish()
+    await job_runner._Run(jobs, records.Holder(one.clock), held, lambda: next(answers)).finish()
     assert seen[: len(sizes)] == sizes
     assert (await jobs.get(queue, job.act, job.id)).examined == 2_000

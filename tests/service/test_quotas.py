@@ -379,5 +379,5 @@ async def test_quotas_of_many_projects_make_nobody_wait(monkeypatch: pytest.Monk
     assert Counting.made <= 2
     found = [(quotas.of(f"p{number}").queues, quotas.of("p4").waiters) for number in (3, 4, 5, 6)]
     assert found == [(1_000, 7), (4_000, 7), (None, 7), (6, 7)]
-    quotas.adopt(Quota(waiters=8))
+    quotas.use_defaults(Quota(waiters=8))
     assert (quotas.of("p4").queues, quotas.of("p4").waiters) == (4_000, 8)

@@ -85,7 +85,7 @@ class Application:
     """Answer the requests that wait: the server is about to stop."""
     drain: Callable[[], None]
     """Tell probes that this process is not ready: it stops soon, and serves until then."""
-    adopt: Callable[[Limits, Quota], None]
+    use_settings: Callable[[Limits, Quota], None]
     """Let other limits and default quotas hold from now on."""
     reread: Callable[[], Callable[[], None]] = lambda: do_nothing
     """Read the files that hold rules again; answer what takes them over, all at once."""

@@ -25,7 +25,7 @@ INT64_MAX = (1 << 63) - 1
 class Limits:
     """Limits and defaults of the transport (zaqar-behaviour, section 0); seconds and bytes.
 
-    A running server has one, which changes only by `adopt`: nobody keeps what it says.
+    A running server has one, which changes only by `replace`: nobody keeps what it says.
     """
 
     default_message_ttl: int = 3600
@@ -61,7 +61,7 @@ class Limits:
     max_waiters_per_project: int = 1_000
     signed_url_max_expires: int = 604_800
 
-    def adopt(self, new: "Limits") -> None:
+    def replace(self, new: "Limits") -> None:
         """Say from now on what `new` says."""
         for field in fields(self):
             setattr(self, field.name, getattr(new, field.name))

@@ -96,9 +96,9 @@ def build_app(
     async def describe(scope: Scope, receive: Receive, send: Send) -> None:
         await (await asyncio.to_thread(described))(scope, receive, send)
 
-    def adopt(new: Limits, quota: Quota) -> None:
-        limits.adopt(new)
-        services.quotas.adopt(quota)
+    def use_settings(new: Limits, quota: Quota) -> None:
+        limits.replace(new)
+        services.quotas.use_defaults(quota)
         services.policies.forget_all()
         described.cache_clear()
 
@@ -120,7 +120,7 @@ def build_app(
         check_store=startup.check,
         stop=stop,
         drain=readiness.drain,
-        adopt=adopt,
+        use_settings=use_settings,
         metrics=metrics,
         auditor=None if services.trail is None else Auditor(services.trail, everything),
         access_log=settings.access_log,

@@ -300,7 +300,7 @@ class Reloading:
         values = {name: new[name] if name in RELOADED else old[name] for name in new}
         self.settings = Settings.model_validate(values)
         logs.configure(self.settings.log_level)
-        self.app.adopt(self.settings.limits(), self.settings.default_quota)
+        self.app.use_settings(self.settings.limits(), self.settings.default_quota)
         logger.info("reloaded: %s changed", ", ".join(taken) or "nothing")
         if left:
             logger.warning("only a restart changes %s", ", ".join(left))

@@ -24,13 +24,13 @@ _ASKS_ELSEWHERE = re.compile(r"\bhttps?:")
 class PolicyFile:
     """A file of rules by their names.
 
-    `defaults` are the default rules of all routes, as texts. `adopt` is called with the rules that
+    `defaults` are the default rules of all routes, as texts. `use` is called with the rules that
     were read.
     """
 
     path: Path
     defaults: Mapping[str, str]
-    adopt: Callable[[Rules], None]
+    use: Callable[[Rules], None]
 
     def read(self) -> Callable[[], None]:
         """Read and check the file; answer a function that puts its rules into force.
@@ -67,7 +67,7 @@ class PolicyFile:
         except policy.InvalidDefinitionError as exc:
             why = f"a rule refers to a rule that does not exist, or to itself: {exc}"
             raise self._wrong(why) from None
-        return partial(self.adopt, partial(_allows, enforcer, frozenset(given)))
+        return partial(self.use, partial(_allows, enforcer, frozenset(given)))
 
     def _check_names(self, given: object) -> None:
         """Refuse what is not a mapping of texts, and names of rules that no route has."""

@@ -5,13 +5,16 @@ another writer was faster, list by pages, count and delete.
 """
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 import msgspec
+from msgspec import Struct
 
+from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import (
     NotFound,
     QueueChanged,
@@ -319,3 +322,42 @@ class Held(Generic[T]):
         await self.kind.management.delete_record(
             self.kind.name, self.project, self.name, expected=self.version
         )
+
+
+class Lease(Struct, kw_only=True):
+    """A record that one process works on at a time: which one, and until when (ms)."""
+
+    holder: str = ""
+    held_until: int = 0
+
+
+L = TypeVar("L", bound=Lease)
+
+
+@dataclass(eq=False, repr=False)
+class Holder:
+    """A process that works on leased records; no others do unless they are `shared`."""
+
+    clock: Clock
+    shared: bool = True
+
+    def __post_init__(self) -> None:
+        self.name = secrets.token_hex(8)
+
+    def wait_for(self, lease: Lease) -> int:
+        """For how long another process still holds a record, in milliseconds.
+
+        Where no other process works on them, the one that held it before has ended.
+        """
+        if not self.shared or lease.holder in ("", self.name):
+            return 0
+        return max(lease.held_until - self.clock.now_ms(), 0)
+
+    async def hold(self, held: Held[L], milliseconds: int) -> None:
+        """Write a record as it is now, and hold it for some time from now.
+
+        Raises:
+            RecordChanged: another process has it.
+        """
+        held.value.holder, held.value.held_until = self.name, self.clock.now_ms() + milliseconds
+        await held.save()

@@ -14,8 +14,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-import msgspec
-
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import NotFound, RecordChanged, Unavailable
 from zaqar_lite.domain.models import ListQuery, Message, QueueRef
@@ -26,7 +24,7 @@ from zaqar_lite.service.delivery.outbox import (
     decode_outbox_message,
     ordered_queue,
 )
-from zaqar_lite.service.records import Held, Kind
+from zaqar_lite.service.records import Held, Holder, Kind, Lease
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
@@ -46,10 +44,9 @@ Look = Callable[[OutboxMessage, QueueRef], Awaitable[OutboxMessage | None]]
 """Read a delayed message before it is due; None when it is not to be delivered now."""
 
 
-class _State(msgspec.Struct, omit_defaults=True):
-    """Until when the queue is held, and the first message's attempts and next try (ms)."""
+class _State(Lease, omit_defaults=True):
+    """The attempts of a queue's first message and its next try (ms), leased by who works on it."""
 
-    until: int = 0
     id: str = ""
     attempts: int = 0
     next_at: int = 0
@@ -70,6 +67,7 @@ class StrictOrder:
         self._kind = Kind(
             self.management, KIND, "The ordered queue", _State, lives=lambda _: _KEPT_MS
         )
+        self._holder = Holder(self.clock)
         self._at_work: dict[tuple[QueueRef, str], bool] = {}
 
     async def work(self, queue: QueueRef, subscription_id: str) -> int | None:
@@ -98,18 +96,17 @@ class StrictOrder:
         state, version = await self._kind.read(queue.project, subscription.name)
         held = Held(self._kind, queue.project, subscription.name, state or _State(), version)
         now = self.clock.now_ms()
-        if (later := max(held.value.until, held.value.next_at)) > now:
-            return later
-        held.value.until = now + _HELD_MS
+        wait = max(self._holder.wait_for(held.value), held.value.next_at - now)
+        if wait > 0:
+            return now + wait
         try:
-            await held.save()
+            await self._holder.hold(held, _HELD_MS)
             return await self._go_on(subscription, held, now + _WORK_MS)
         except RecordChanged:
             return now + _RACE_MS
         except Unavailable:
-            held.value.until = 0  # the next one need not wait for the end of this hold
-            with suppress(RecordChanged, Unavailable):
-                await held.save()
+            with suppress(RecordChanged, Unavailable):  # the next one need not wait for its end
+                await self._holder.hold(held, 0)
             raise
 
     async def _go_on(
@@ -120,14 +117,12 @@ class StrictOrder:
             for message in messages:
                 now = self.clock.now_ms()
                 if now >= until:
-                    held.value.until = 0
-                    await held.save()
+                    await self._holder.hold(held, 0)
                     return now
                 wait = await self._try(message, subscription, held.value, ordered)
                 if wait is not None:
-                    held.value.until = 0
                     held.value.next_at = self.clock.now_ms() + round(wait * 1000)
-                    await held.save()
+                    await self._holder.hold(held, 0)
                     return held.value.next_at
                 await self.messages.delete(ordered, (message.id,), claim_ids=None)
         await held.delete()

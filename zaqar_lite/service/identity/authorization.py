@@ -71,7 +71,7 @@ class Authorizer:
         self._defaults = defaults
         self._rules: Rules = lambda _rule, _principal, _queue: None
 
-    def adopt(self, rules: Rules) -> None:
+    def use_rules(self, rules: Rules) -> None:
         """Let an operator's own rules decide from now on, where they say something."""
         self._rules = rules
 

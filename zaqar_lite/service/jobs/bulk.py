@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from zaqar_lite.domain.clock import Clock, read_instant
 from zaqar_lite.domain.errors import Conflict, DueChanged, Invalid, NotFound
@@ -30,6 +30,7 @@ from zaqar_lite.domain.models import (
 from zaqar_lite.domain.settlements import Outcome
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
+from zaqar_lite.service.records import Lease
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
@@ -102,8 +103,8 @@ class Order(Struct, forbid_unknown_fields=True, omit_defaults=True):
     force: bool = False
 
 
-class Job(Struct):
-    """A job as it is stored; instants in milliseconds.
+class Job(Lease):
+    """A job as it is stored, leased by the process that runs it; instants in milliseconds.
 
     cursor     how far it is: a position, or how many of the ids were looked at
     until      the upper position, or how many ids there are; `total` messages were there at first
@@ -113,7 +114,6 @@ class Job(Struct):
     under_way  how many messages the current step has chosen
     reached    up to where the current step has looked
     bound      the letters of the current step by the queue that they are to go to
-    holder     the process that works on it, until `held_until`
 
     After a crash, the messages of the current step that are no longer there count as done.
     """
@@ -130,17 +130,15 @@ class Job(Struct):
     examined: int = 0
     selected: int = 0
     done: int = 0
-    refused: dict[str, int] = {}
-    targets: dict[str, int] = {}
-    sample: list[dict[str, Any]] = []
-    plan: dict[str, int] = {}
+    refused: dict[str, int] = field(default_factory=dict)
+    targets: dict[str, int] = field(default_factory=dict)
+    sample: list[dict[str, Any]] = field(default_factory=list)
+    plan: dict[str, int] = field(default_factory=dict)
     under_way: int = 0
     reached: int = 0
-    bound: dict[str, int] = {}
+    bound: dict[str, int] = field(default_factory=dict)
     ended_at: int = 0
     error: str = ""
-    holder: str = ""
-    held_until: int = 0
 
     def is_over(self) -> bool:
         """Whether it has ended."""

@@ -11,7 +11,6 @@ other requests steps are small, and most of the time is left to the requests.
 
 import asyncio
 import logging
-import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -26,7 +25,7 @@ from zaqar_lite.domain.yielding import STEP, Slices
 from zaqar_lite.service.background import Background, BackgroundWorker, LoggedErrors, cancelled
 from zaqar_lite.service.jobs.bulk import SAMPLE, Chooser, Job, JobAct, is_waiting
 from zaqar_lite.service.jobs.jobs import Jobs
-from zaqar_lite.service.records import Held
+from zaqar_lite.service.records import Held, Holder
 
 logger = logging.getLogger(__name__)
 _HELD_MS = 3_000
@@ -83,9 +82,7 @@ class JobRunner(BackgroundWorker):
         self._monotonic = monotonic
         self._seen, self._seen_at, self._serves_until = asked(), monotonic(), float("-inf")
         self._has_others = False
-        self._is_shared = Capability.SHARED in jobs.messages.capabilities
-        self._clock = clock
-        self._name = secrets.token_hex(8)
+        self._holder = Holder(clock, shared=Capability.SHARED in jobs.messages.capabilities)
         self._work = Background("jobs", self._begin_all, rest=_LOOK_EVERY)
         self._running: dict[tuple[str, str], asyncio.Task[None]] = {}
         jobs.wake_runner = self._work.wake
@@ -97,7 +94,7 @@ class JobRunner(BackgroundWorker):
 
     async def _begin_all(self) -> float:
         """Begin the jobs that no process works on; answer the seconds until the next look."""
-        rest, tells = _LOOK_EVERY, self._is_shared
+        rest, tells = _LOOK_EVERY, self._holder.shared
         async for work in self._jobs.running():
             if tells:
                 await self._tell_processes()
@@ -105,7 +102,7 @@ class JobRunner(BackgroundWorker):
             key = work.project, work.name
             if key in self._running:
                 continue
-            if (held := self._held_for(work.value)) > 0:
+            if held := self._holder.wait_for(work.value):
                 rest = min(rest, held / 1000)
             elif self._has_place(work.project):
                 self._running[key] = asyncio.create_task(self._run(work), name="job")
@@ -114,8 +111,8 @@ class JobRunner(BackgroundWorker):
     async def _tell_processes(self) -> None:
         """Tell the processes that run jobs if this one serves requests, and learn of theirs."""
         if self._serves_requests():
-            await self._jobs.note_requests(self._name)
-        self._has_others = await self._jobs.has_others(self._name)
+            await self._jobs.note_requests(self._holder.name)
+        self._has_others = await self._jobs.has_others(self._holder.name)
 
     def _serves_requests(self) -> bool:
         """Whether this process has, or had a moment ago, several requests in a second."""
@@ -130,15 +127,6 @@ class JobRunner(BackgroundWorker):
         """Whether no process serves requests, so that jobs may take all of the store's time."""
         return not (self._serves_requests() or self._has_others)
 
-    def _held_for(self, job: Job) -> int:
-        """How long another process still holds a job, in milliseconds.
-
-        If only this process uses the store, the process that held the job before has ended.
-        """
-        if not self._is_shared or job.holder in ("", self._name):
-            return 0
-        return job.held_until - self._clock.now_ms()
-
     def _has_place(self, project: str) -> bool:
         """Whether there is a place for a job of a project."""
         ours = sum(one == project for one, _ in self._running)
@@ -148,7 +136,7 @@ class JobRunner(BackgroundWorker):
         """Do a job; one that another process has by now, or that fails, is looked for again."""
         try:
             with LoggedErrors(f"a job of {work.name}"):
-                await _Run(self._jobs, self._clock, self._name, work, self.is_alone).finish()
+                await _Run(self._jobs, self._holder, work, self.is_alone).finish()
         finally:
             del self._running[work.project, work.name]
 
@@ -158,8 +146,7 @@ class _Run:
     """A job that this process works on, from step to step."""
 
     jobs: Jobs
-    clock: Clock
-    process: str
+    holder: Holder
     work: Held[Job]
     is_alone: Callable[[], bool]
 
@@ -174,7 +161,7 @@ class _Run:
             RecordChanged: it is not this process's any more, or was cancelled.
         """
         await self._steps()
-        self._job.ended_at = self._job.ended_at or self.clock.now_ms()
+        self._job.ended_at = self._job.ended_at or self.holder.clock.now_ms()
         await self._hold()
         await self.jobs.end(self.work)
 
@@ -244,12 +231,11 @@ class _Run:
             RecordChanged: another process has it.
         """
         job = self._job
-        job.holder, job.held_until = self.process, self.clock.now_ms() + _HELD_MS
         try:
-            await self.work.save()
+            await self.holder.hold(self.work, _HELD_MS)
         except RecordChanged:
             changed, version = await self.jobs.read(self._queue, job.act)
-            if changed is None or (changed.id, changed.holder) != (job.id, self.process):
+            if changed is None or (changed.id, changed.holder) != (job.id, job.holder):
                 raise
             if changed.state != "cancelled":
                 raise
@@ -269,7 +255,10 @@ class _Run:
             size = min(size, limit)
         chooser = Chooser(order.filter, job.created_at)
         found, gone, cursor, is_end = await self._page(after, until, size, chooser)
-        now, any_state = self.clock.now_ms(), order.ids is not None or job.act is JobAct.REDRIVE
+        now, any_state = (
+            self.holder.clock.now_ms(),
+            order.ids is not None or job.act is JobAct.REDRIVE,
+        )
         chosen: list[Message] = []
         slices = Slices(self.jobs.bulk.policies.turns)
         for one in found:
@@ -305,7 +294,7 @@ class _Run:
             )
             job.begin_step(len(chosen), look.cursor, bound)
         # A process that comes here late may have lost the job; what it did would not be counted.
-        is_late = self.clock.now_ms() > job.held_until - _HELD_MS // 2
+        is_late = self.holder.clock.now_ms() > job.held_until - _HELD_MS // 2
         saving = asyncio.create_task(self._hold(), name="job-record")
         try:
             # It begins first, so the record tells how far the job is without this step.

@@ -40,7 +40,7 @@ from zaqar_lite.service.delivery.outbox import OUTBOX_QUEUES, is_internal, order
 from zaqar_lite.service.pooling.placement import CARRY, Entry, Place, flavor_name, pick
 from zaqar_lite.service.pooling.pooled_store import PooledMessages, staging_queue
 from zaqar_lite.service.pooling.pools import PoolRegistry
-from zaqar_lite.service.records import Held, Kind, all_records
+from zaqar_lite.service.records import Held, Holder, Kind, Lease, all_records
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
@@ -71,10 +71,10 @@ class Batch(msgspec.Struct):
     ids: list[str]
 
 
-class Drain(msgspec.Struct, omit_defaults=True):
-    """How far the draining of a pool is; instants in milliseconds.
+class Drain(Lease, omit_defaults=True):
+    """How far the draining of a pool is, leased by the process that works on it.
 
-    `number` is that of the last batch, `holder` the process that works on it, until `held_until`.
+    `number` is that of the last batch; instants are in milliseconds.
     """
 
     pool: str
@@ -87,8 +87,6 @@ class Drain(msgspec.Struct, omit_defaults=True):
     problem: str | None = None
     number: int = 0
     batch: Batch | None = None
-    holder: str = ""
-    held_until: int = 0
 
     @property
     def is_over(self) -> bool:
@@ -154,7 +152,7 @@ class DrainWorker(BackgroundWorker):
     def __post_init__(self) -> None:
         self._placements, self._clock = self.messages.placements, self.messages.clock
         self._registry, self._management = self.messages.registry, self._placements.management
-        self._name = secrets.token_hex(8)
+        self._holder = Holder(self._clock)
         self._rest = 0.0
         self._work = Background("drains", self._look, rest=_LOOK_EVERY)
 
@@ -167,12 +165,12 @@ class DrainWorker(BackgroundWorker):
 
     async def _look_at(self, record: Record) -> None:
         """Make one round of a drain, unless it is over or another process works on it."""
-        drain, now = self.drains.kind.decode(record), self._clock.now_ms()
-        if drain.is_over or (drain.holder not in ("", self._name) and drain.held_until > now):
+        drain = self.drains.kind.decode(record)
+        if drain.is_over or self._holder.wait_for(drain):
             return
         work = Held(self.drains.kind, "", drain.pool, drain, record.version)
         try:
-            await self._save(work)
+            await self._holder.hold(work, _LEASE_MS)
             await self._round(work)
         except RecordChanged:
             logger.info("another process drains the pool %r", drain.pool)
@@ -180,16 +178,7 @@ class DrainWorker(BackgroundWorker):
             logger.warning("the pool %r is drained later: %s", drain.pool, exc)
             drain.problem = exc.shown
             with suppress(RecordChanged):
-                await self._save(work)
-
-    async def _save(self, work: Held[Drain]) -> None:
-        """Write how far a drain is, and hold it for a while from now.
-
-        Raises:
-            RecordChanged: another process holds it.
-        """
-        work.value.holder, work.value.held_until = self._name, self._clock.now_ms() + _LEASE_MS
-        await work.save()
+                await self._holder.hold(work, _LEASE_MS)
 
     async def _round(self, work: Held[Drain]) -> None:
         drain = work.value
@@ -221,7 +210,7 @@ class DrainWorker(BackgroundWorker):
         if not drain.queues and await self._is_empty(drain.pool):
             drain.state, drain.ended_at = "completed", self._clock.now_ms()
             logger.info("the pool %r is empty: %d messages were moved", drain.pool, drain.moved)
-        await self._save(work)
+        await self._holder.hold(work, _LEASE_MS)
 
     async def _is_empty(self, pool: str) -> bool:
         """Whether no delivery of a message is left there, and nothing that was redriven."""
@@ -385,7 +374,7 @@ class DrainWorker(BackgroundWorker):
         if drain.batch is None:
             drain.number += 1
             drain.batch = Batch(*queue, [one.id for one in found])
-            await self._save(work)
+            await self._holder.hold(work, _LEASE_MS)
         await new.import_messages(
             queue, found, source=f"{drain.pool}/{drain.id}", number=drain.number
         )

@@ -114,7 +114,7 @@ class Quotas(BackgroundWorker):
         self._seen = version
         self._replace(own, quotas)
 
-    def adopt(self, defaults: Quota) -> None:
+    def use_defaults(self, defaults: Quota) -> None:
         """Let other defaults hold from now on; what was set for projects stays."""
         self._defaults = defaults
         quotas = {name: defaults.changed(document) for name, document in self._own.items()}
