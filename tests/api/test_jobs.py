@@ -381,11 +381,6 @@ async def test_what_is_claimed_meanwhile_is_not_cancelled(make_api: MakeApi) -> 
             assert [one["id"] for one in left] == ids[:1]
 
 
-@pytest.mark.parametrize("group", ["", "x" * 129, 7])
-async def test_a_group_is_a_short_text(api: Api, group: Any) -> None:
-    await api.expect(400, "POST", "messages", {"messages": [{"body": 1, "group": group}]})
-
-
 @pytest.mark.parametrize("reason", ["http_503", "max_failures"])
 async def test_a_reason_is_the_consumers_or_the_limits(api: Api, reason: str) -> None:
     await api.call("PUT", "", {"_dead_letter_queue": "letters", "_max_failures": 1})

@@ -181,17 +181,12 @@ async def test_a_rotated_key_lives_on_for_its_overlap(doors: Doors) -> None:
     await doors.expect(400, doors.admin, "POST", f"/v2/keys/{id_of(old)}/rotate")
 
 
-async def test_keys_are_listed_page_by_page_without_their_secrets(doors: Doors) -> None:
-    keys = sorted([await doors.make("read:*") for _ in range(5)], key=id_of)
-    found: list[dict[str, Any]] = []
-    path = "/v2/keys?limit=2"
-    while path:
-        page = (await doors.call(doors.admin, "GET", path, X_Project_ID="p")).json()
-        found += page["keys"]
-        path = page["links"][0]["href"] if page["links"] else ""
-    assert [key["id"] for key in found] == [id_of(key) for key in keys]
-    assert not any(key[20:] in str(found) for key in keys)
-    assert "hash" not in str(found)
+async def test_keys_are_listed_without_their_secrets(doors: Doors) -> None:
+    key = await doors.make("read:*")
+    found = (await doors.call(doors.admin, "GET", "/v2/keys", X_Project_ID="p")).text
+    assert id_of(key) in found
+    assert key[20:] not in found
+    assert "hash" not in found
     operators = (await doors.call(doors.admin, "GET", "/v2/keys")).json()["keys"]
     assert [key["id"] for key in operators] == [id_of(doors.admin)]
 

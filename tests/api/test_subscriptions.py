@@ -81,25 +81,13 @@ async def test_a_subscriber_is_there_once(api: Api) -> None:
     assert await subscribe(api) != first
 
 
-async def test_lists_in_pages_in_the_order_they_were_made(api: Api) -> None:
-    made = [await subscribe(api, f"{URL}/{n}") for n in range(5)]
-    other = await api.call("POST", f"/v2/queues/{api.queue}-2/subscriptions", {"subscriber": URL})
-    assert other.status_code == 201
+async def test_a_queue_lists_its_own(api: Api) -> None:
+    made = await subscribe(api)
+    other = f"/v2/queues/{api.queue}-2/subscriptions"
+    await api.expect(201, "POST", other, {"subscriber": URL})
     await api.expect(200, "GET", "subscriptions?limit=20")
     await api.expect(400, "GET", "subscriptions?limit=21")
-    found, url = [], "subscriptions?limit=2"
-    while True:
-        page = (await api.call("GET", url)).json()
-        if not page["subscriptions"]:
-            break
-        found += [entry["id"] for entry in page["subscriptions"]]
-        url = page["links"][0]["href"]
-        assert url.startswith(f"/v2/queues/{api.queue}/subscriptions?limit=2&marker=")
-    assert found == made == sorted(made)
-    assert page == {"subscriptions": [], "links": []}
-    first = (await api.call("GET", "subscriptions?limit=1")).json()
-    assert [entry["id"] for entry in first["subscriptions"]] == made[:1]
-    assert (await api.call("GET", "/v2/queues/none/subscriptions")).json() == page
+    assert [one["id"] for one in await listed(api)] == [made]
 
 
 async def test_changes_one(api: Api) -> None:
