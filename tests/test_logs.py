@@ -6,7 +6,8 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
@@ -59,29 +60,30 @@ def test_a_traceback_keeps_its_lines_on_a_terminal_and_no_others() -> None:
     assert len(JsonFormatter().format(made).splitlines()) == 1
 
 
-@pytest.mark.anyio
-async def test_what_clients_cause_is_logged_once_a_minute_and_counted(
+def test_what_clients_cause_is_logged_once_a_minute_and_counted(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(logs, "INTERVAL", 0.2)
+    ends: list[Callable[[], None]] = []
+
+    class Loop:
+        """Ends a minute when the test says so."""
+
+        def call_later(self, seconds: float, tell: Callable[..., None], *about: object) -> None:
+            assert seconds == 60
+            ends.append(partial(tell, *about))
+
+    monkeypatch.setattr(asyncio, "get_running_loop", Loop)
     logger = logging.getLogger("tests.seldom")
     logger.addFilter(logs.LogThrottle("%s is no HTTP"))
-
-    async def until(lines: int) -> None:
-        for _ in range(1_000):
-            if len(caplog.records) >= lines:
-                return
-            await asyncio.sleep(0.01)
-
     for number in range(100):
         logger.warning("%s is no HTTP", number)
     logger.warning("another")
     assert caplog.messages == ["0 is no HTTP", "another"]
-    await until(3)
+    ends.pop()()
     logger.warning("%s is no HTTP", "this")
     assert len(caplog.messages) == 3, "the minute after a count is quiet too"
-    await until(4)
-    await asyncio.sleep(0.5)
+    for _ in range(2):
+        ends.pop()()
     logger.warning("%s is no HTTP", "last")
     assert caplog.messages[2:] == [
         "0 is no HTTP (99 more in the last minute)",

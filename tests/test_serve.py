@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -204,32 +203,23 @@ def test_an_incomplete_request_is_given_up(bounded: ServerProcess, begun: bytes)
 
 
 def test_finishes_what_is_under_way_and_exits_0() -> None:
-    with ServerProcess("memory://") as server:
-        content = b'{"messages": [{"body": 1}]}'
-        half = threading.Event()
-        statuses: list[int] = []
-
-        def slow_post() -> None:
-            with socket.create_connection(("127.0.0.1", server.port)) as connection:
-                head = (
-                    "POST /v2/queues/q/messages HTTP/1.1\r\nHost: localhost\r\n"
-                    f"Client-ID: {HEADERS['Client-ID']}\r\nX-Project-ID: demo\r\n"
-                    f"Content-Length: {len(content)}\r\n\r\n"
-                ).encode()
-                connection.sendall(head + content[:5])
-                half.set()
-                time.sleep(0.5)
-                connection.sendall(content[5:])
-                statuses.append(int(connection.recv(65_536).split()[1]))
-
-        poster = threading.Thread(target=slow_post)
-        poster.start()
-        assert half.wait(5)
-        time.sleep(0.1)
+    content = b'{"messages": [{"body": 1}]}'
+    head = (
+        "POST /v2/queues/q/messages HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
+        f"Client-ID: {HEADERS['Client-ID']}\r\nX-Project-ID: demo\r\n"
+        f"Content-Length: {len(content)}\r\n\r\n"
+    ).encode()
+    with (
+        ServerProcess("memory://") as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection,
+    ):
+        connection.sendall(head)
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 100 ")
         os.kill(server.pid, signal.SIGTERM)
-        poster.join()
+        server.wait_for(lambda: not listens(server.port))
+        connection.sendall(content)
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 201 ")
         assert server.terminate() == 0
-    assert statuses == [201]
 
 
 def test_serves_through_uvicorns_own_command() -> None:
