@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TypeVar
 from urllib.parse import quote
 
@@ -201,10 +200,3 @@ def test_no_password_reaches_a_message() -> None:
         with pytest.raises(Unavailable) as refusal:
             management.verify(Topology(1))
     assert "hush" not in str(refusal.value)
-
-
-def test_definitions_for_a_node_name_the_virtual_host() -> None:
-    topology = replace(Topology(2), prefix="x")
-    whole = definitions(topology, vhost="v")
-    assert all(each["vhost"] == "v" for part in whole.values() for each in part)
-    assert {each["name"] for each in whole["queues"]} == {q.name for q in topology.queues}

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 from urllib.parse import quote
 
-from zaqar_lite.rabbitmq.exports import binding_body, exchange_body, queue_body
+from zaqar_lite.rabbitmq.exports import exchange_body, queue_body
 from zaqar_lite.rabbitmq.topology import Binding, Topology
 
 Entry = Mapping[str, Any]
@@ -144,7 +144,8 @@ def _bindings(topology: Topology, found: Snapshot) -> Iterator[Finding]:
             present[Binding(*ends, entry["routing_key"])] = entry
     for want in topology.bindings:
         if want not in present:
-            call = Call("POST", _between(found, want), binding_body(want))
+            body = {"routing_key": want.routing_key, "arguments": {}}
+            call = Call("POST", _between(found, want), body)
             yield Finding(Kind.MISSING, _named(want), "is not there", call)
     wanted = set(topology.bindings)
     for entry in found.bindings:

@@ -5,11 +5,12 @@ that it can be used without Python; the tests hold the two together.
 """
 
 import json
+from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from zaqar_lite.rabbitmq.topology import Binding, Exchange, Queue, Topology
+from zaqar_lite.rabbitmq.topology import Exchange, Queue, Topology
 
 TERRAFORM_FILES = ("main.tf", "variables.tf", "outputs.tf", "versions.tf", "README.md")
 TERRAFORM_VARIABLES = "terraform.tfvars.json"
@@ -31,33 +32,15 @@ def queue_body(queue: Queue) -> dict[str, Any]:
     return {"durable": True, "auto_delete": False, "arguments": dict(queue.arguments)}
 
 
-def binding_body(binding: Binding) -> dict[str, Any]:
-    """Return what a binding is besides its ends, under the broker's names."""
-    return {"routing_key": binding.routing_key, "arguments": {}}
+def definitions(topology: Topology) -> dict[str, Any]:
+    """Return the definitions of a virtual host (`POST /api/definitions/<vhost>`).
 
-
-def definitions(topology: Topology, *, vhost: str | None = None) -> dict[str, Any]:
-    """Return the definitions to import.
-
-    Without `vhost` they are for one virtual host (`POST /api/definitions/<vhost>`); with it for a
-    node (`load_definitions`). An import adds and never deletes: it cannot prune.
+    An import adds and never deletes: it cannot prune.
     """
-    where = {} if vhost is None else {"vhost": vhost}
     return {
-        "exchanges": [
-            {"name": each.name, **where, **exchange_body(each)} for each in topology.exchanges
-        ],
-        "queues": [{"name": each.name, **where, **queue_body(each)} for each in topology.queues],
-        "bindings": [
-            {
-                "source": each.source,
-                **where,
-                "destination": each.destination,
-                "destination_type": each.destination_type,
-                **binding_body(each),
-            }
-            for each in topology.bindings
-        ],
+        "exchanges": [{"name": each.name, **exchange_body(each)} for each in topology.exchanges],
+        "queues": [{"name": each.name, **queue_body(each)} for each in topology.queues],
+        "bindings": [{**asdict(each), "arguments": {}} for each in topology.bindings],
     }
 
 

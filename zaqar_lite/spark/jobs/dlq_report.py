@@ -69,14 +69,10 @@ def dlq_report(
         Letters, patterns, sources, the page, and the seconds of the read and of the rest.
     """
     if dry_run:
-        rows = spark.read.parquet(letters) if letters else target.read(spark)
-        return {"dry_run": True, "letters": rows.count()}
+        return {"dry_run": True, "letters": target.read(spark, letters).count()}
     place = Path(unquote(urlsplit(output).path) if output.startswith("file:") else output)
     place.mkdir(parents=True, exist_ok=True)
-    if letters:
-        read = spark.read.parquet(letters)
-    else:
-        read = target.read(spark, numPartitions=partitions, columns="attempts")
+    read = target.read(spark, letters, numPartitions=partitions, columns="attempts")
     # The queue is read once. This table has the bodies, so it goes when the report is made.
     started = time.monotonic()
     _classified(read).write.mode("overwrite").parquet(str(place / "read"))

@@ -8,6 +8,10 @@ from pyspark.sql.functions import expr
 from zaqar_lite.spark.jobs.target import Summary, Target
 
 FORMATS = ("parquet", "csv", "json", "orc")
+_COLUMNS = {
+    "ttl": "int", "delay": "double", "key": "string", "idempotency_key": "string",
+    "group": "string",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +75,9 @@ def _rows(spark: SparkSession, publication: Publication) -> DataFrame:
     if publication.where:
         rows = rows.where(publication.where)
     columns = [expr(publication.body).cast("string").alias("body")]
-    if publication.ttl:
-        columns.append(expr(publication.ttl).cast("int").alias("ttl"))
-    if publication.delay:
-        columns.append(expr(publication.delay).cast("double").alias("delay"))
-    if publication.key:
-        columns.append(expr(publication.key).cast("string").alias("key"))
-    if publication.idempotency_key:
-        own = expr(publication.idempotency_key).cast("string")
-        columns.append(own.alias("idempotency_key"))
-    if publication.group:
-        columns.append(expr(publication.group).cast("string").alias("group"))
+    for name, kind in _COLUMNS.items():
+        if sql := getattr(publication, name):
+            columns.append(expr(sql).cast(kind).alias(name))
     return rows.select(*columns)
 
 

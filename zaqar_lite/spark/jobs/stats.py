@@ -21,9 +21,9 @@ def stats(
     messages and writes nothing.
     """
     if dry_run:
-        found = spark.read.parquet(archive) if archive else target.read(spark, includeBody="false")
+        found = target.read(spark, archive, includeBody="false")
         return {"dry_run": True, "messages": found.count()}
-    rows = spark.read.parquet(archive) if archive else target.read(spark)
+    rows = target.read(spark, archive)
     rollup = (
         rows.groupBy("queue", expr("date_format(created, 'yyyy-MM-dd HH:00')").alias("hour"))
         .agg(
@@ -45,10 +45,6 @@ def stats(
     if archive is None:
         with target.client() as client:
             now = client.stats(target.queue)
-        summary["now"] = {
-            "total": now.total,
-            "claimed": now.claimed,
-            "ready": now.ready,
-            "delayed": now.delayed,
-        }
+        counts = ("total", "claimed", "ready", "delayed")
+        summary["now"] = {name: getattr(now, name) for name in counts}
     return summary

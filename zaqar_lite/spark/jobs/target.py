@@ -45,8 +45,10 @@ class Target:
         """Open a client."""
         return parse(self.options()).client()
 
-    def read(self, spark: SparkSession, **options: object) -> DataFrame:
-        """Browse the queue."""
+    def read(self, spark: SparkSession, archive: str | None = None, **options: object) -> DataFrame:
+        """Browse the queue, or read the Parquet files of an archive instead."""
+        if archive is not None:
+            return spark.read.parquet(archive)
         given = {name: str(value) for name, value in options.items()}
         return spark.read.format("zaqar").options(**{**self.options(), **given}).load()
 
