@@ -383,9 +383,9 @@ class QueueUnderTest:
     async def outcomes(
         self, claim_id: str, *settlements: Settlement, retries: RetryPolicy = NO_RETRIES
     ) -> list[Outcome]:
-        """Settle messages of a claim; answer what became of each settlement."""
-        settled = await self.settle(claim_id, *settlements, retries=retries)
-        return list(settled.outcomes)
+        """Settle messages of a claim, one after the other; answer what became of each."""
+        done = [await self.settle(claim_id, one, retries=retries) for one in settlements]
+        return [outcome for settled in done for outcome in settled.outcomes]
 
     async def move(
         self,

@@ -332,9 +332,10 @@ class Comparison(RuleBasedStateMachine):
             )
 
         async def act(side: Side) -> tuple[Any, ...]:
+            told = [settlement(side, wish) for wish in chosen]
             settled = await side.queue(name).settle(
                 side.claims.pick(number),
-                *[settlement(side, wish) for wish in chosen],
+                *{one.message_id: one for one in told}.values(),
                 retries=side.retries(name, policy, backoff),
                 version=side.version(name),
             )
@@ -458,7 +459,7 @@ class Comparison(RuleBasedStateMachine):
         async def act(side: Side) -> list[Outcome]:
             return await side.queue(name).move(
                 side.queue(to),
-                *[side.messages.pick(number) for number in numbers],
+                *dict.fromkeys(side.messages.pick(number) for number in numbers),
                 ttl=ttl * UNIT,
                 delay=UNIT + DELAY_EXTRA if waits else 0,
                 reset=reset,

@@ -398,42 +398,12 @@ async def test_what_another_claim_holds_is_left_to_it(
     second = await queue.claim_id()
     assert await queue.held(second) == ["a", "b"]
     for message_id in message_ids:
-        settled = await queue.settle(first, *every_act(message_id), retries=letters_to(other))
-        assert (list(settled.outcomes), settled.moved) == ([HELD] * 4, 0)
+        acts = every_act(message_id)
+        assert await queue.outcomes(first, *acts, retries=letters_to(other)) == [HELD] * 4
     assert await queue.held(second) == ["a", "b"]
     # When the second claim is over, the first one has no more right than before.
     await queue.release(second)
     assert await queue.outcomes(first, *every_act(message_ids[0])) == [LAPSED] * 4
-
-
-async def test_a_message_named_twice_is_settled_once(
-    queue: QueueUnderTest, other: QueueUnderTest
-) -> None:
-    a, b, c, d, e = await queue.post(*"abcde")
-    claim_id = await queue.claim_id(ttl=10 * MINUTE)
-    settled = await queue.settle(
-        claim_id,
-        *(ack(a), ack(a), give_back(a)),
-        *(fail(b), fail(b), ack(b)),
-        *(extend(c, HOUR), extend(c, 20 * MINUTE)),
-        *(extend(d, HOUR), fail(d)),
-        *(bury(e), bury(e)),
-        retries=letters_to(other),
-    )
-    assert list(settled.outcomes) == [
-        *(DONE, NOT_FOUND, NOT_FOUND),
-        *(DONE, DONE, LAPSED),
-        *(DONE, DONE),
-        *(DONE, DONE),
-        *(DONE, NOT_FOUND),
-    ]
-    assert settled.moved == 1
-    assert [(await queue.get_one(each)).failure_count for each in (b, c, d)] == [1, 0, 1]
-    assert [len(await queue.attempts(each)) for each in (b, c, d)] == [1, 0, 1]
-    assert await other.bodies() == ["e"]
-    assert await queue.held(claim_id) == ["c"]
-    queue.advance(21 * MINUTE)
-    assert await queue.is_over(claim_id)
 
 
 async def test_racing_settlements_of_one_message_agree(

@@ -185,8 +185,7 @@ class MessageStore(Store):
     async def claim(self, queue: QueueRef, /, request: ClaimRequest) -> Claimed:
         """Hand out up to `limit` ready messages under one new claim that lives for `ttl_ms`.
 
-        * No message is held by two live claims.
-        * Every claim counts: `claim_count` + 1 on each message handed out, on every queue.
+        * No message is held by two live claims; each that is handed out counts one claim more.
         * A message that would expire before the claim does gets the ttl `ttl_ms + grace_ms`,
           and expires `grace_ms` after the claim.
         * delay_mode: IGNORE neither reads nor tests `d`; HONOUR promotes what is due first.
@@ -196,7 +195,6 @@ class MessageStore(Store):
           leaves: atomically where the backend can, else crash-safe (repeatable; in between it is
           visible in neither queue, claimable in neither, never lost). Moved messages do not use
           up `limit`, and `max_messages` of the target does not stop them. No delay begins anew.
-        * `retries` also decides what becomes of the lapsed leases it meets.
         * It examines at most about MAX_EXAMINED entries; `more` says that this ended it early.
         * `removes`: what it hands out leaves the queue in the same step. There is no claim then,
           and counts stay.
@@ -207,9 +205,7 @@ class MessageStore(Store):
         """Read a live claim and the live messages it still holds, in order of position.
 
         Raises:
-            NotFound: unknown, malformed, released or lapsed; or its last message was deleted,
-                purged or has expired: a claim ends with its last message, and its record goes
-                with that message or by the sweep.
+            NotFound: unknown, malformed, released or lapsed, or over with its last message.
         """
 
     @abstractmethod
@@ -225,7 +221,7 @@ class MessageStore(Store):
     ) -> Settled:
         """Do to each message of a claim what its settlement says; answer an outcome for each.
 
-        It is atomic for each message. For one that the claim holds by a live lease:
+        No message is named twice. It is atomic for each; for one that the claim holds by a lease:
 
         * ACK deletes it.
         * RELEASE ends its attempt and makes it ready, at its own position, or parks it for the
@@ -251,7 +247,7 @@ class MessageStore(Store):
 
     @abstractmethod
     async def move(self, queue: QueueRef, /, ids: Sequence[str], move: Move) -> Sequence[Outcome]:
-        """Move up to MAX_MOVED messages that nobody holds to another queue, keeping ids.
+        """Move up to MAX_MOVED messages that nobody holds, each named once, to another queue.
 
         A message keeps its id, age, attempts, priority, headers and body; it gets a new position,
         `move`'s ttl, and the state that its delay says. Its origin stays, or names this queue where
@@ -278,18 +274,14 @@ class MessageStore(Store):
 
     @abstractmethod
     async def watch(self, queue: QueueRef, /, listener: Listener) -> Watch:
-        """Call `listener(count)` whenever `count` messages of a queue became ready.
+        """Tell `listener` whenever messages of a queue became ready.
 
-        A count of 0 says that something may become ready by time earlier than `next_due` told: a
-        delayed message was posted or edited, a lease or a parking began. -1 says that announcements
-        were lost: who waits shall look.
-
-        Called in the event loop, soon after the commit, whichever process did it: a post, release,
-        settlement, edit, promotion or move. A hint, never a promise: it may be lost (a connection
-        is cut), wrong (somebody was faster) or doubled; the claim decides, and who waits polls
-        every `poll_interval_ms`. What becomes ready by time alone is not announced: `next_due`
-        tells when. A store whose poll interval is a second or less may leave out what other
-        processes did.
+        It is called in the event loop, soon after the commit, whichever process did it: a post,
+        release, settlement, edit, promotion or move. A hint, never a promise: it may be lost (a
+        connection is cut), wrong (somebody was faster) or doubled; the claim decides, and who waits
+        polls every `poll_interval_ms`. What becomes ready by time alone is not announced:
+        `next_due` tells when. A store whose poll interval is a second or less may leave out what
+        other processes did.
         """
 
     @abstractmethod

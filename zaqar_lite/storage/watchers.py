@@ -6,7 +6,11 @@ from typing import NamedTuple, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 Listener = Callable[[int], None]
-"""Is told how many messages became ready (`MessageStore.watch`)."""
+"""Is told how many messages became ready.
+
+0 says that something may become ready by time earlier than `next_due` told: a delayed message was
+posted or edited, a lease or a parking began. -1 says that announcements were lost: look again.
+"""
 
 
 class Watch(NamedTuple):

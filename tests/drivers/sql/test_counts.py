@@ -77,7 +77,7 @@ class Chaos:
         return what
 
     def some(self, ref: QueueRef, most: int = 5) -> list[str]:
-        known = self.ids[ref]
+        known = list(dict.fromkeys(self.ids[ref]))
         return self.chance.sample(known, min(len(known), self.chance.randint(1, most)))
 
     def message(self, ref: QueueRef) -> NewMessage:
@@ -147,7 +147,7 @@ class Chaos:
         if not self.claims:
             return
         ref, claim_id, held = self.chance.choice(self.claims)
-        settlements = [self.settlement(self.chance.choice(held)) for _ in held]
+        settlements = [self.settlement(one) for one in held if self.chance.random() < 0.7]
         await self.messages.settle(ref, claim_id, settlements, retries=self.retries(ref))
 
     def settlement(self, message_id: str) -> Settlement:

@@ -24,7 +24,7 @@ from zaqar_lite.domain.models import (
     RetryPolicy,
 )
 from zaqar_lite.domain.refusals import delete_refusal, no_claim, no_message
-from zaqar_lite.domain.settlements import Act, Outcome, Settled, Settlement
+from zaqar_lite.domain.settlements import Outcome, Settled, Settlement
 from zaqar_lite.storage.mongodb import states
 from zaqar_lite.storage.mongodb.connection import Connection
 from zaqar_lite.storage.mongodb.documents import NO_ATTEMPTS, to_message
@@ -73,49 +73,26 @@ class Changing(Listing):
     ) -> Settled:
         """Settle messages of a claim; see the seam."""
         if isinstance(settlements, Settlement):
-            return await self._settle_all(queue, claim_id, settlements, retries, version)
-        by_message: dict[str, list[Settlement]] = {}
-        for settlement in settlements:
-            by_message.setdefault(settlement.message_id, []).append(settlement)
+            every, named = settlements, dict[str, Settlement]()
+            match, hint = _held(queue, claim_id), "claim"
+        else:
+            every, named = None, {one.message_id: one for one in settlements}
+            letter = retries.dead_letter
+            match, hint = _named(named, queue, None if letter is None else letter.target), BY_ID
 
-        def settle_one(transitions: Transitions, document: Document) -> list[Outcome]:
-            told = by_message[document["_id"]]
-            return [transitions.settle(document, claim_id, one) for one in told]
-
-        letter = retries.dead_letter
-        match = _named(by_message, queue, None if letter is None else letter.target)
-        answers, changed, _ = await self._change(
-            queue, match, settle_one, retries=retries, version=version
-        )
-        outcomes = [
-            answers[one.message_id].pop(0) if one.message_id in answers else Outcome.NOT_FOUND
-            for one in settlements
-        ]
-        return Settled(outcomes, _moved(changed, queue))
-
-    async def _settle_all(
-        self,
-        queue: QueueRef,
-        claim_id: str,
-        settlement: Settlement,
-        retries: RetryPolicy,
-        version: int | None,
-    ) -> Settled:
-        def settle_one(transitions: Transitions, document: Document) -> bool:
-            if settlement.act is Act.EXTEND:
-                return transitions.renew(document, settlement.ttl_ms, settlement.grace_ms)
-            return transitions.settle(document, claim_id, settlement) is Outcome.DONE
+        def settle_one(transitions: Transitions, document: Document) -> Outcome:
+            if every is None:
+                return transitions.settle(document, claim_id, named[document["_id"]])
+            return transitions.settle(document, claim_id, every, renews=True)
 
         answers, changed, _ = await self._change(
-            queue,
-            _held(queue, claim_id),
-            settle_one,
-            hint="claim",
-            retries=retries,
-            version=version,
+            queue, match, settle_one, hint=hint, retries=retries, version=version
         )
-        outcome = Outcome.DONE if any(answers.values()) else Outcome.NOT_FOUND
-        return Settled([outcome], _moved(changed, queue))
+        outcomes = [answers.get(message_id, Outcome.NOT_FOUND) for message_id in named]
+        if every is not None:
+            is_done = Outcome.DONE in answers.values()
+            outcomes = [Outcome.DONE if is_done else Outcome.NOT_FOUND]
+        return Settled(outcomes, sum(one["q"] != key_of(queue) for one in changed))
 
     async def move(self, queue: QueueRef, ids: Sequence[str], move: Move) -> Sequence[Outcome]:
         """Move messages to another queue, all in one transaction; see the seam."""
@@ -123,12 +100,7 @@ class Changing(Listing):
         outcomes, _, _ = await self._change(
             queue, match, lambda transitions, document: transitions.move(document, move)
         )
-        answers: list[Outcome] = []
-        for one in ids:
-            answers.append(outcomes.get(one, Outcome.NOT_FOUND))
-            if answers[-1] is Outcome.DONE:
-                del outcomes[one]  # named twice, it is not here the second time
-        return answers
+        return [outcomes.get(one, Outcome.NOT_FOUND) for one in ids]
 
     async def edit(self, queue: QueueRef, edit: Edit) -> Message:
         """Change a delayed message; see the seam.
@@ -260,10 +232,6 @@ def _named(ids: Collection[str], *queues: QueueRef | None) -> Document:
     wanted = [message_id for message_id in dict.fromkeys(ids) if is_message_id(message_id)]
     keys = [key_of(queue) for queue in queues if queue is not None]
     return {"_id": {"$in": wanted}, "q": keys[0] if len(keys) == 1 else {"$in": keys}}
-
-
-def _moved(changed: Sequence[Document], queue: QueueRef) -> int:
-    return sum(one["q"] != key_of(queue) for one in changed)
 
 
 def _held(queue: QueueRef, claim_id: str) -> Document:

@@ -44,8 +44,13 @@ class Transitions(NamedTuple):
     state: QueueState
     retries: RetryPolicy
 
-    def settle(self, document: Document, claim_id: str, settlement: Settlement) -> Outcome:
-        """Do what a settlement says; the seam has the rule."""
+    def settle(
+        self, document: Document, claim_id: str, settlement: Settlement, *, renews: bool = False
+    ) -> Outcome:
+        """Do what a settlement says; the seam has the rule.
+
+        One that `renews` lets the claim begin anew, where it extends leases.
+        """
         if not self.is_live(document):
             return Outcome.NOT_FOUND
         is_held, is_last_claim = self.state.is_held(document), document.get("cid") == claim_id
@@ -59,6 +64,8 @@ class Transitions(NamedTuple):
                 document["s"] = states.GONE
             case Act.EXTEND:
                 self._hold(document, settlement.ttl_ms, settlement.grace_ms)
+                if renews:
+                    document["cs"], document["ct"] = self.state.date, Int64(settlement.ttl_ms)
             case Act.DEAD if self.retries.dead_letter is None:
                 return Outcome.NO_TARGET
             case _:
@@ -93,14 +100,6 @@ class Transitions(NamedTuple):
         """Move a message to the dead letters that was claimed as often as it may."""
         if self.retries.dead_letter is not None:
             self._move(document, self.retries.dead_letter, MAX_CLAIMS)
-
-    def renew(self, document: Document, ttl_ms: int, grace_ms: int) -> bool:
-        """Let the claim that holds a message begin anew; False where it holds it no more."""
-        if not self.is_live(document) or not self.state.is_held(document):
-            return False
-        self._hold(document, ttl_ms, grace_ms)
-        document["cs"], document["ct"] = self.state.date, Int64(ttl_ms)
-        return True
 
     def edit(self, document: Document, edit: Edit) -> None:
         """Change a delayed message."""

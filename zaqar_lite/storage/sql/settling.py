@@ -1,6 +1,6 @@
 """How messages leave a claim or a queue: settlements, dead letters, deletes and moves."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 from zaqar_lite.domain.attempts import MOVED
 from zaqar_lite.domain.models import Move, Origin, QueueRef, Refusal, RetryPolicy
@@ -31,30 +31,13 @@ def settle(
     found = claims.find_claim(db, queue, claim_id)
     number = claims.number_of(claim_id)
     client = "" if found is None else found.client
-    outcomes: list[Outcome] = []
-    moved = 0
-    for run in _runs(settlements):
-        step = _Run(db, queue, number, client, retries)
-        outcomes += step.settle(run)
-        moved += step.finish()
-    return Settled(outcomes, moved)
+    step = _Step(db, queue, number, client, retries)
+    outcomes = step.settle(settlements)
+    return Settled(outcomes, step.finish())
 
 
-def _runs(settlements: Sequence[Settlement]) -> Iterator[list[Settlement]]:
-    """Cut settlements into runs in which no message comes twice: the second sees the first."""
-    run: list[Settlement] = []
-    seen: set[str] = set()
-    for one in settlements:
-        if one.message_id in seen:
-            yield run
-            run, seen = [], set()
-        run.append(one)
-        seen.add(one.message_id)
-    yield run
-
-
-class _Run:
-    """Settlements of different messages under one claim: decided one by one, written together."""
+class _Step:
+    """Settlements under one claim: decided one by one, written together."""
 
     def __init__(
         self, db: Database, queue: Queue, claim: bytes, client: str, retries: RetryPolicy
@@ -69,10 +52,11 @@ class _Run:
         self._ended: list[tuple[Entry, Ending]] = []
         self._extended: dict[tuple[int, int], list[Entry]] = {}
 
-    def settle(self, run: Sequence[Settlement]) -> list[Outcome]:
+    def settle(self, settlements: Sequence[Settlement]) -> list[Outcome]:
         """Decide what is done to each."""
-        here = entries.find(self._db, self._queue, [one.message_id for one in run], self._now)
-        return [self._decide(here.get(one.message_id), one) for one in run]
+        ids = [one.message_id for one in settlements]
+        here = entries.find(self._db, self._queue, ids, self._now)
+        return [self._decide(here.get(one.message_id), one) for one in settlements]
 
     def _decide(self, entry: Entry | None, wanted: Settlement) -> Outcome:
         if entry is None:
@@ -264,7 +248,6 @@ def move(db: Database, queue: Queue, ids: Sequence[str], wanted: Move) -> Sequen
         else:
             entries.leave_state(db, queue, [entry])
             _put_into(db, queue, entry, wanted.target, _moved(db, queue, entry, wanted, now), now)
-            del here[message_id]
             outcomes.append(Outcome.DONE)
     return outcomes
 

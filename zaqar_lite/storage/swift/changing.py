@@ -175,8 +175,7 @@ class Changing(Claiming):
     ) -> list[Outcome]:
         container = self._container(queue)
         tail = await self._tails.load(container, lease)
-        known = [message_id for message_id in dict.fromkeys(ids) if is_message_id(message_id)]
-        found = await together(*(self._fetch(container, key) for key in known))
+        found = await together(*(self._fetch(container, key) for key in ids if is_message_id(key)))
         now = self._now()
         outcomes = {
             one.listed.id: Outcome.HELD
@@ -188,12 +187,7 @@ class Changing(Claiming):
         free = [one for one in found if one and outcomes.get(one.listed.id) is Outcome.DONE]
         with self._hints.changing(container):
             await self._dead_letters.move(container, free, move, lease)
-        answers: list[Outcome] = []
-        for key in ids:
-            answers.append(outcomes.get(key, Outcome.NOT_FOUND))
-            if answers[-1] is Outcome.DONE:
-                del outcomes[key]
-        return answers
+        return [outcomes.get(key, Outcome.NOT_FOUND) for key in ids]
 
     async def purge(self, queue: QueueRef, *, forget: bool = False) -> None:
         """End the life of all messages at once; the sweep removes them; see the seam."""

@@ -1,8 +1,4 @@
-"""Claims: read, renew and release them; settle each message by itself, in the fewest writes.
-
-All settlements that a call has for one message become one write of its state: nothing can happen
-between two settlements of one call.
-"""
+"""Claims: read, renew and release them; settle each message by itself, in the fewest writes."""
 
 import asyncio
 from collections.abc import Sequence
@@ -41,13 +37,9 @@ class _Message:
         self, claim_id: str, settlement: Settlement, retries: RetryPolicy, now: int
     ) -> Outcome:
         """Note what a settlement changes; answer its outcome."""
-        if self.acked or (self.ending and self.ending.outcome is Ended.DEAD):
-            return Outcome.NOT_FOUND
-        is_mine = self.state.claim_id == claim_id
-        is_held = self.state.is_claimed(now) and self.ending is None
+        is_mine, is_held = self.state.claim_id == claim_id, self.state.is_claimed(now)
         if not (is_mine and is_held):
-            before = Ended(self.state.ended) if self.state.ended else None
-            ended = self.ending.outcome if self.ending else before
+            ended = Ended(self.state.ended) if self.state.ended else None
             return settlement.without_lease(is_held=is_held, is_last_claim=is_mine, ended=ended)
         match settlement.act:
             case Act.ACK:
@@ -146,7 +138,7 @@ class Settling(Claiming):
         async def work(lease: Lease) -> Settled:
             tail = await self._tails.load(container, lease)
             await self._connection.check(queue, version, tail)
-            ids = dict.fromkeys(one.message_id for one in settlements)
+            ids = [one.message_id for one in settlements]
             found = await self._find_live(container, ids, tail)
             now = self._now()
             named = {one.id: _Message(one, one.state) for one in found}
@@ -207,9 +199,7 @@ class Settling(Claiming):
             await self._dead_letters.remove(container, found, lease)
         if message.ending is None:
             return None
-        held = Listed(found.name, message.state)
-        message.state = await self._end_attempt(container, held, message.ending, lease)
-        await self._dead_letters.keep_index(container, found, message.state, lease)
+        message.state = await self._end_attempt(container, found, message.ending, lease)
         if message.state.move_reason:
             letter = await self._objects.fetch(container, found.name)
             return None if letter is None else letter.with_state(message.state)

@@ -214,8 +214,6 @@ operation('settle', ALWAYS, {version = true}, function()
   -- Deleted messages; rows of messages that are released or become dead letters (failing); and the new
   -- lease ends of extended messages, by their places in `live`.
   local gone, rows, extended, raised, left_claim = nothing_gone(), {}, {}, {}, {count = 0}
-  -- How this call ended the attempts of messages, by place; 0 for messages that have left the queue.
-  local ended = {}
   local moved, first_end, last_letter, is_sorted, bytes = 0, nil, 0, true, 0
 
   local function extend(i, rest, what)
@@ -232,9 +230,7 @@ operation('settle', ALWAYS, {version = true}, function()
   local function let_go_of(i, rest, what)
     local position, track = live.positions[i], live.tracks[i]
     left_claim[position], left_claim.count = true, left_claim.count + 1
-    extended[i], ended[i] = nil, 0
     if what.act == 'A' then
-      raised[position] = nil
       leave(gone, position, track, live.records[i])
       return
     end
@@ -245,9 +241,7 @@ operation('settle', ALWAYS, {version = true}, function()
     if row.ending.reason then
       bytes = bytes + size_of_message(row.record)
       local number = struct.unpack('>I8', position)
-      moved, last_letter, is_sorted, raised[position] = moved + 1, number, is_sorted and number > last_letter, nil
-    else
-      ended[i] = what.outcome
+      moved, last_letter, is_sorted = moved + 1, number, is_sorted and number > last_letter
     end
   end
 
@@ -269,26 +263,25 @@ operation('settle', ALWAYS, {version = true}, function()
   end
 
   local function outcome_of(what, i)
-    local let_go, track = ended[i], live.tracks[i]
-    if not i or let_go == 0 then
+    if not i then
       return 'N'
-    elseif not let_go then
-      local rest = track and track:sub(T.claim_count)
-      let_go = track and standing_of(rest)
-      if let_go == 'H' then
-        return 'H'
-      elseif let_go == 'mine' then
-        if what.act == 'X' and target == '' then
-          return 'T'
-        elseif what.act == 'E' then
-          extend(i, rest, what)
-        else
-          let_go_of(i, rest, what)
-        end
-        return 'D'
-      end
     end
-    local was_released = let_go == RELEASED or let_go == FAILED
+    local track = live.tracks[i]
+    local rest = track and track:sub(T.claim_count)
+    local standing = track and standing_of(rest)
+    if standing == 'H' then
+      return 'H'
+    elseif standing == 'mine' then
+      if what.act == 'X' and target == '' then
+        return 'T'
+      elseif what.act == 'E' then
+        extend(i, rest, what)
+      else
+        let_go_of(i, rest, what)
+      end
+      return 'D'
+    end
+    local was_released = standing == RELEASED or standing == FAILED
     return was_released and (what.act == 'R' or what.act == 'F') and 'D' or 'L'
   end
 

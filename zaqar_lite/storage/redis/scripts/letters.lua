@@ -267,7 +267,7 @@ operation('move', ALWAYS, {whole = true}, function()
     elseif bytes >= STEP_BYTES then
       break
     else
-      outcomes[n], places[id] = 'D', nil -- it is moved once
+      outcomes[n] = 'D'
       bytes = bytes + size_of_message(live.records[i]) + size_of_history(live.positions[i], track)
       rows[#rows + 1] = {position = live.positions[i], track = track_of(i), reason = 'moved',
         record = live.records[i],
