@@ -171,8 +171,8 @@ class Application:
             response = _refusal(
                 _STOPS if isinstance(exc, asyncio.CancelledError) else exc, request, dialect
             )
-        if request.record_act is not None:
-            request.record_act(response)
+        if self.auditor is not None:
+            self.auditor.record(request, response)
         seconds = time.perf_counter() - started
         route = request.route
         self.metrics.request("" if route is None else route.name, response.status, seconds)
@@ -299,22 +299,20 @@ class Application:
         if route is None:
             return (*found, partial(_refuse_method, node))
         enter = partial(_enter, route)
-        record = None if self.auditor is None else self.auditor.recorder(route)
         authorise = None if self.authentication is None else self.authentication.authorise
         store = self._need_store if route.needs_store else None
         revoked = self.checks.check_revoked if route.names_queue else None
         keep = partial(self._keep, route) if route.hot else None
-        more = (enter, record, authorise, _check_size, store, revoked, keep, _read_if_taken)
+        more = (enter, authorise, _check_size, store, revoked, keep, _read_if_taken)
         return (*found, *(check for check in more if check is not None))
 
     def _checks_of_dialect(self, route: Route) -> tuple[Check, ...]:
         """What a request of a dialect must pass: it is read before it is known who sends it."""
         assert self.dialect is not None  # noqa: S101 - the route is its own
-        record = None if self.auditor is None else self.auditor.recorder(route)
         authorise = None if self.authentication is None else self.authentication.authorise
         keep = partial(self._keep, route, dialect=self.dialect) if route.hot else None
         found = (
-            *(partial(_enter, route), record, _check_size, self._need_store, keep, Request.read),
+            *(partial(_enter, route), _check_size, self._need_store, keep, Request.read),
             *(self.dialect.admit, authorise),
         )
         return tuple(check for check in found if check is not None)

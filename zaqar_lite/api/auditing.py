@@ -10,9 +10,8 @@ import re
 import socket
 import uuid
 from datetime import UTC, datetime
-from functools import partial
 
-from zaqar_lite.api.request import Check, Request, Response, Route
+from zaqar_lite.api.request import Request, Response, Route
 from zaqar_lite.domain.identity import How, Verb
 from zaqar_lite.service.audit import Act, Event, Trail
 
@@ -47,20 +46,11 @@ class Auditor:
         self.reopen = trail.reopen
         """Go on in a new file where the old one was moved away."""
 
-    def recorder(self, route: Route) -> Check | None:
-        """What lets requests of a managing route be recorded; None for any other route."""
-        act = self._acts.get(route.name)
-        return None if act is None else partial(self._watch, act)
-
-    def _watch(self, act: Act, request: Request) -> None:
-        request.record_act = partial(self._record, request, act)
-
-    def _record(self, request: Request, act: Act, response: Response) -> None:
-        """Record that an act was tried, and how it ended."""
-        request.record_act = (
-            None  # it refers to the request: a cycle, which only the collector frees
-        )
-        self._trail.add(_event(request, act, response))
+    def record(self, request: Request, response: Response) -> None:
+        """Record that an act was tried, and how it ended; pass over any other request."""
+        act = None if request.route is None else self._acts.get(request.route.name)
+        if act is not None:
+            self._trail.add(_event(request, act, response))
 
 
 def is_managing(route: Route) -> bool:

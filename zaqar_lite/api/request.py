@@ -288,8 +288,6 @@ class Request(Struct, eq=False, weakref=True):
     """What a frame of a WebSocket must pass; it has no path."""
     action: "Action | None" = None
     """What answers a frame."""
-    record_act: Callable[[Response], None] | None = None
-    """Is called with the result before the answer leaves, if the audit trail is on."""
     end: Callable[[], None] | None = None
     """Ends the stream that answers it."""
     given: dict[str, list[str]] | None = None
@@ -436,8 +434,7 @@ class Route:
     `schema` one there too. A route that `needs_store` is 503 until the stores are open. A `plain`
     one is for tools: it needs no Client-ID and takes any Accept. One that `streams` answers with
     events, unless it answers an error. A `hot` one posts or reads messages: whatever it asks of the
-    policy, the audit trail does not take it for a managing act. `framed_by` is the method that
-    answers frames instead, where they are answered otherwise. More than `largest_body`, or what
+    policy, the audit trail does not take it for a managing act. More than `largest_body`, or what
     `largest` says of the limits, is refused before it is read: with 413, or with 400 and
     `too_large_title` where upstream has that.
     """
@@ -462,8 +459,6 @@ class Route:
     largest: Callable[[Limits], int] | None = None
     too_large_title: str | None = None
     action: Action = _missing
-    framed_by: str = ""
-    framed: Action | None = None
 
     def __call__(self, method: A) -> A:
         """Let a method be the action of this route."""

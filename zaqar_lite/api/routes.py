@@ -95,7 +95,6 @@ def routes_of(actions: object, limits: Limits) -> tuple[Route, ...]:
         replace(
             route,
             action=getattr(actions, name),
-            framed=getattr(actions, route.framed_by, None),
             statuses=(*route.statuses, *_common(route)),
             largest_body=route.largest(limits) if route.largest else route.largest_body,
         )

@@ -78,13 +78,7 @@ class NamedActions:
         headers = ((b"location", request.path.encode()), *warned)
         return Response(201 if created else 204, b"", headers)
 
-    @route(
-        "GET /v2/queues/{queue_name} -> Metadata",
-        "queues:get read",
-        (200,),
-        framed_by="get_stored",
-        rel="queue",
-    )
+    @route("GET /v2/queues/{queue_name} -> Metadata", "queues:get read", (200,), rel="queue")
     async def show_queue(self, request: Request) -> Response:
         """Show a queue's metadata; a queue that is not there shows the defaults."""
         return Response(200, await self.named.metadata(request.queue))
@@ -181,7 +175,6 @@ class QueueActions(NamedActions):
             Parameter("name", "Text", "Only queues with this in their name."),
             Parameter("with_count", "Flag", "Count the project's queues."),
         ),
-        framed_by="list_stored",
         rel="queues",
     )
     async def list_queues(self, request: Request) -> Response:
@@ -212,7 +205,6 @@ class QueueActions(NamedActions):
         "queues:stats read",
         (200,),
         (DETAILS, Parameter("recent", "Flag", "Show the last hour too, as far as known.")),
-        framed_by="stats_stored",
     )
     async def queue_stats(self, request: Request) -> Response:
         """Count a queue's messages."""

@@ -64,7 +64,6 @@ class SubscriptionActions:
         "POST /v2/queues/{queue_name}/subscriptions Subscription -> Subscribed",
         "subscription:create manage",
         (201, 409),
-        framed_by="create_new",
         largest_body=65_536,
         rel="subscriptions_post",
     )

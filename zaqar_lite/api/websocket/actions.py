@@ -56,6 +56,7 @@ class SocketAction:
     statuses  answers of the route that are errors over HTTP only, and the action's status for them
     missing   the error text of a 404
     empty     the document if no field of it is given
+    method    answers frames instead of the route's action, from whose object it is
     signable  whether a signed URL may stand in for a login
     listens   whether it subscribes the connection itself if the frame names no subscriber
     """
@@ -67,6 +68,7 @@ class SocketAction:
     statuses: Mapping[int, int] | None = None
     missing: str = ""
     empty: bytes = b""
+    method: str = ""
     signable: bool = False
     listens: bool = False
 
@@ -102,16 +104,22 @@ _ADMIN = (
 """Upstream has schemas of these, and answers 500 to them."""
 
 ACTIONS = (
-    SocketAction("queue_list", "list_queues", _DETAILED_PAGE, frames.names),
+    SocketAction("queue_list", "list_queues", _DETAILED_PAGE, frames.names, method="list_stored"),
     SocketAction(
         "queue_create",
         "create_queue",
         "metadata:object=*",
         frames.text("Queue {queue_name} created."),
     ),
-    SocketAction("queue_get", "show_queue"),
+    SocketAction("queue_get", "show_queue", method="get_stored"),
     SocketAction("queue_delete", "delete_queue", show=frames.text("Queue {queue_name} removed.")),
-    SocketAction("queue_get_stats", "queue_stats", show=frames.stats, statuses={404: 404}),
+    SocketAction(
+        "queue_get_stats",
+        "queue_stats",
+        show=frames.stats,
+        statuses={404: 404},
+        method="stats_stored",
+    ),
     SocketAction("queue_purge", "purge_queue", "resource_types:texts"),
     SocketAction(
         "message_list",
@@ -157,6 +165,7 @@ ACTIONS = (
         "subscriber ttl:whole options:object",
         frames.subscribed,
         empty=b"{}",
+        method="create_new",
         listens=True,
     ),
     SocketAction("subscription_list", "list_subscriptions", _PAGE, frames.without_links),
@@ -180,7 +189,9 @@ class ServedAction:
         self.declared = declared
         self.route = route
         self._checks = checks
-        self._action: Action = route.framed or route.action
+        self._action: Action = route.action
+        if declared.method:
+            self._action = getattr(route.action.__self__, declared.method)  # type: ignore[attr-defined]
         self.path = tuple(VARIABLE.findall(route.template))
         self.parameters = frozenset(parameter.name for parameter in route.parameters)
         self.fields = (
