@@ -325,7 +325,7 @@ REFUSED = (
             *(
                 ({"subscriber": URL, "options": options}, words)
                 for options, words in (
-                    ("123", "at `$.options`"),
+                    ("123", "must be a dict"),
                     ({"post_headers": []}, "Expected `object | null`"),
                     ({"post_headers": {"Host": "x"}}, "this server alone"),
                     ({"post_headers": {"webhook-id": "x"}}, "server alone"),
@@ -342,8 +342,8 @@ REFUSED = (
             *(
                 ({"subscriber": URL, "ttl": ttl}, words)
                 for ttl, words in (
-                    ("123", "Expected `int`"),
-                    (None, "Expected `int`"),
+                    ("123", "must be an integer"),
+                    (None, "must be an integer"),
                     (True, "Expected `int`"),
                     (0, "at least 60"),
                     (59, "at least 60"),

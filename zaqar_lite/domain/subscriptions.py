@@ -179,6 +179,13 @@ class _Document(Struct):
     disabled: bool | UnsetType = UNSET
 
 
+_UPSTREAM = (
+    ("options", dict | None, "Options must be a dict."),
+    ("ttl", int, "TTL must be an integer."),
+)
+"""What upstream says, in words that its clients may know."""
+
+
 class _Options(Struct, rename={"sender": "from"}):
     """The options that this server knows; others are stored as they are."""
 
@@ -217,6 +224,9 @@ def parse_draft(
         )
     if needs_subscriber and "subscriber" not in document:
         raise Invalid("Missing parameter 'subscriber' in the body.")
+    for name, kind, words in _UPSTREAM:
+        if name in document and not isinstance(document[name], kind):
+            raise Invalid(words)
     read: _Document = read_json(document, _Document, "The subscription")
     if read.options is not None:
         _check_options(read.options)
