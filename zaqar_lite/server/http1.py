@@ -79,14 +79,14 @@ _MOST_KEPT = 1_024
 """How many heads are kept."""
 _SLASHES = 5
 """How many `/` the line `POST /v2/queues/NAME/messages HTTP/1.1` has; what lies below has an id."""
-_UNIQUE = frozenset((b"idempotency-key", b"traceparent", b"x-amz-date", b"x-openstack-request-id"))
-"""Headers that have another value in each request."""
+_UNIQUE = (
+    *(b"idempotency-key", b"traceparent", b"x-amzn-trace-id", b"x-openstack-request-id"),
+    *(b"amz-sdk-invocation-id", b"amz-sdk-request", b"x-amz-content-sha256", b"x-amz-date"),
+)
+"""Headers that have another value in each request; the last four are of SDKs of SQS."""
 _CUT = re.compile(
-    rb"(\r\n(?:"
-    rb"(?i:content-length|idempotency-key|traceparent|x-openstack-request-id"
-    rb"|x-amz-date|amz-sdk-invocation-id|amz-sdk-request): ?"
-    rb"|(?i:authorization): ?AWS4-HMAC-SHA256 [!-~ ]*Signature="
-    rb"))([!-~]+(?: [!-~]+)*)(?=\r\n)"
+    rb"(\r\n(?:(?i:content-length|%b): ?|(?i:authorization): ?AWS4-HMAC-SHA256 [!-~ ]*Signature=))"
+    rb"([!-~]+(?: [!-~]+)*)(?=\r\n)" % b"|".join(_UNIQUE)
 )
 """A value that clients write anew in each request, behind its header's name."""
 LONGEST_KEPT = 2_048
@@ -158,7 +158,7 @@ class KnownHeads(Cache[bytes, Head]):
         """Keep a head, unless it names a single message, claim or page."""
         if _names_one(data):
             return
-        if _UNIQUE.isdisjoint(head.headers):
+        if head.headers.keys().isdisjoint(_UNIQUE):
             self[data] = head
         parts = _CUT.split(data)
         if len(parts) > 1 and not (head.repeated or b"\r\n " in data or b"\r\n\t" in data):
