@@ -30,7 +30,7 @@ SIZES = {
     "service": Size(13_850, 11_000),
     "api, server, top level": Size(11_350, 8_800),
     "storage": Size(23_650, 20_800),
-    "client": Size(7_650, 7_400),
+    "client": Size(7_550, 7_400),
     "commands": Size(3_500, 3_200),
     "ui": Size(1_900, 1_200),
     "spark": Size(3_550, 3_200),

@@ -1,6 +1,5 @@
 """What the sync and the async client have in common: where the server is, and who is asking."""
 
-import math
 import ssl
 import time
 import uuid
@@ -14,10 +13,9 @@ from zaqar_lite import __version__
 from zaqar_lite.client import serialization
 from zaqar_lite.client.arguments import takes
 from zaqar_lite.client.auth import Auth, KeyAuth, KeystoneAuth, NoAuth
-from zaqar_lite.client.calls import Call, Request, Response, RetryPolicy, exchange
-from zaqar_lite.client.errors import BadRequest, Refused, ServerWarning, ZaqarError
+from zaqar_lite.client.calls import Call, RetryPolicy, exchange
+from zaqar_lite.client.errors import BadRequest, ServerWarning, ZaqarError
 from zaqar_lite.client.long_polling import LONGEST, POLL, Connection, Waiting
-from zaqar_lite.client.models import NewMessage
 from zaqar_lite.client.serialization import Encoder
 from zaqar_lite.client.steps import Page, Sleep, Steps
 
@@ -27,8 +25,6 @@ if TYPE_CHECKING:
 DEFAULT_URL = "http://127.0.0.1:8888"
 LARGE_PAGE = 200
 """Messages of a page after the first, where the server gives so many: a tenth of the requests."""
-LIMIT_KEPT = 60.0
-"""Seconds for which the server's longest delay is known; its operator may change it."""
 I = TypeVar("I")  # noqa: E741 - an item
 T = TypeVar("T")
 
@@ -37,7 +33,6 @@ class BaseClient:
     """The settings of a client, and the steps that all of its methods take.
 
     Attributes:
-        longest_delay: seconds that the server delays a message at most, as far as is known.
         large_page: messages that a list asks for after its first page, unless the server refused.
         longest_wait: seconds that one request waits for messages at most; a longer wait is several.
         settles: whether the server settles single messages, as far as is known.
@@ -97,8 +92,6 @@ class BaseClient:
         self.release_on_sigterm = release_on_sigterm
         self.encoder = encoder
         self.tracing = tracing
-        self.longest_delay = math.inf
-        self._limit_until = 0.0
         self.longest_wait = LONGEST
         self.settles = True
         self._warn = on_warning or _raise
@@ -148,27 +141,11 @@ class BaseClient:
         """Return an entry of a post to a queue; `alone` where its request has no other.
 
         Raises:
-            TypeError, ValueError: it can't be posted, for example at an instant too far away.
+            TypeError, ValueError: it can't be posted, for example because JSON can't hold it.
         """
-        if serialization.has_instant(message):
-            self.check_instant(message)
         if self.tracing is None:
             return serialization.encode_message(message, self.encoder)
         return self.tracing.encode(queue, message, self.encoder, alone=alone)
-
-    def check_instant(self, message: NewMessage) -> None:
-        """Refuse a message whose `deliver_at` is beyond the server's longest delay.
-
-        Raises:
-            ValueError: it is, or has no time zone, or the message has a `delay` as well.
-        """
-        delay = serialization.seconds_until(message.delay, message.deliver_at) or 0
-        if delay > self.longest_delay:
-            text = (
-                f"deliver_at is {delay} s away: this server delays messages by at most "
-                f"{self.longest_delay} s (its setting max_message_delay)"
-            )
-            raise ValueError(text)
 
     def _exchange(self, call: Call[T]) -> Steps[T]:
         """Return the steps of a call, over all its retries."""
@@ -223,38 +200,6 @@ class BaseClient:
                 yield Sleep(pause, connection)
             if pause is None or (connection is not None and connection.over):
                 return found
-
-    def _learn_delay(self, message: object) -> Steps[None]:
-        """Learn the server's longest delay, before a message with `deliver_at` is encoded.
-
-        It is asked for at most once in `LIMIT_KEPT` seconds. A server that does not tell it
-        refuses by itself what is too far away.
-        """
-        now = time.monotonic()
-        if not serialization.has_instant(message) or now < self._limit_until:
-            return
-        try:
-            self.longest_delay = yield from self._exchange(longest_delay())
-        except Refused:
-            self.longest_delay = math.inf
-        self._limit_until = now + LIMIT_KEPT
-
-
-HOME = Request("GET", "/v2/", {"Accept": "application/json-home, application/json"})
-"""The home document: which resources a server has."""
-
-
-def longest_delay() -> Call[float]:
-    """Read the most seconds that this server delays a message; infinite if it does not tell."""
-
-    def read(response: Response) -> float:
-        try:
-            resources = serialization.json_object(response)["resources"]
-            return int(resources["rel/post_messages"]["hints"]["max-message-delay"])
-        except (KeyError, TypeError, ValueError):
-            return math.inf
-
-    return Call(HOME, read)
 
 
 _KINDS: Sequence[tuple[str, Any, str]] = (

@@ -285,8 +285,6 @@ def post_all(
 
         try:
             for item in items:
-                if serialization.has_instant(item):
-                    client._run(client._learn_delay(item))
                 if batch := posting.take(item):
                     send(batch)
             if batch := posting.flush():
@@ -318,8 +316,6 @@ async def post_all_async(
 
     try:
         async for item in items if isinstance(items, AsyncIterable) else _each(items):
-            if serialization.has_instant(item):
-                await client._run(client._learn_delay(item))
             if batch := posting.take(item):
                 await send(batch)
         if batch := posting.flush():

@@ -14,7 +14,7 @@ import math
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import orjson
@@ -147,18 +147,6 @@ def encode_message(message: object, encoder: Encoder | None = None) -> bytes:
     if message.group is not None:
         parts += (b',"group":', dumps(arguments.text("group", message.group)))
     return b"".join([*parts, b"}"])
-
-
-def has_instant(message: object) -> TypeGuard[NewMessage]:
-    """Whether a message to post has a `deliver_at`.
-
-    Raises:
-        TypeError, ValueError: it is not an instant with a time zone.
-    """
-    if not isinstance(message, NewMessage):
-        return False
-    arguments.zoned("deliver_at", message.deliver_at)
-    return message.deliver_at is not None
 
 
 def envelope(encoded: Sequence[bytes]) -> bytes:

@@ -59,7 +59,6 @@ class Messages(BaseClient):
     ) -> Steps[str]:
         """Post one message and return its id; `NewMessage` explains the arguments."""
         message = arguments.options_of(NewMessage, locals())
-        yield from self._learn_delay(message)
         encoded = [self.encode(queue, message, alone=True)]
         ids = yield from self._exchange(post(queue, encoded))
         return ids[0]
@@ -76,11 +75,8 @@ class Messages(BaseClient):
         Raises:
             KeyReused: a key stands for another message; nothing was stored.
         """
-        encoded: list[bytes] = []
-        for message in arguments.several(batch, "post_batch"):
-            yield from self._learn_delay(message)
-            encoded.append(self.encode(queue, message))
-        return (yield from self._exchange(post(queue, encoded, idempotency_key=idempotency_key)))
+        encoded = [self.encode(queue, one) for one in arguments.several(batch, "post_batch")]
+        return self._exchange(post(queue, encoded, idempotency_key=idempotency_key))
 
     @listing
     def list_messages(
@@ -183,11 +179,8 @@ class Messages(BaseClient):
             MessageNotFound: there is none (any more).
         """
         changed = arguments.options_of(NewMessage, locals())
-        yield from self._learn_delay(changed)
-        if deliver_at is not None:
-            self.check_instant(changed)
         call = edit(queue, message_id, changed, if_due=if_due, encoder=self.encoder)
-        return (yield from self._exchange(call))
+        return self._exchange(call)
 
     @method
     def cancel(self, queue: str, message_id: str) -> Steps[None]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from zaqar_lite.client import queue_options
 from zaqar_lite.client.arguments import takes, text, texts, zoned
-from zaqar_lite.client.base_client import HOME, BaseClient
+from zaqar_lite.client.base_client import BaseClient
 from zaqar_lite.client.calls import Call, Request, Response
 from zaqar_lite.client.endpoints.requests import (
     JSON_TYPE,
@@ -27,6 +27,8 @@ from zaqar_lite.client.steps import Pages, Steps, listing, method
 
 Options = Mapping[str, Any] | QueueOptions
 PATCH_TYPE = {"Content-Type": "application/openstack-messaging-v2.0-json-patch"}
+HOME = Request("GET", "/v2/", {"Accept": "application/json-home, application/json"})
+"""The home document: which resources a server has."""
 QUEUES_A_PAGE = 20
 """Most queues of a page; a client's `page_size` is that of messages."""
 _QUEUE = reader(Queue)
