@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 
 import pytest
@@ -58,17 +58,13 @@ class Ears:
             self.hastened.append(queue)
         self._news.set()
 
-    async def hear(self, queue: QueueUnderTest) -> None:
-        """Wait until this queue was announced since the last `forget`."""
-        async with asyncio.timeout(DEADLINE):
-            while queue.ref not in self.heard:
-                self._news.clear()
-                await self._news.wait()
+    async def hear(self, queue: QueueUnderTest, *, of_a_change: bool = False) -> None:
+        """Wait until this queue was announced since the last `forget`.
 
-    async def hear_of_a_change(self, queue: QueueUnderTest) -> None:
-        """Wait until it was told that something of this queue may be due earlier."""
+        Or, of a change: that something of it may be due earlier.
+        """
         async with asyncio.timeout(DEADLINE):
-            while queue.ref not in self.hastened:
+            while queue.ref not in (self.hastened if of_a_change else self.heard):
                 self._news.clear()
                 await self._news.wait()
 
@@ -84,53 +80,60 @@ async def ears() -> Ears:
 
 # What is announced.
 
-Watch = Callable[[], Awaitable[None]]
-Event = Callable[[QueueUnderTest, Watch], Awaitable[None]]
-"""Prepare the queue, begin to watch it, and make a message ready."""
+Event = Callable[[QueueUnderTest], AsyncIterator[None]]
+"""Prepares the queue, lets somebody watch it, and does what is to be told."""
 
 
-async def a_post(queue: QueueUnderTest, begin: Watch) -> None:
-    await begin()
+async def happens(event: Event, queue: QueueUnderTest, watch: Awaitable[None]) -> None:
+    """Let an event happen to a queue that is watched."""
+    parts = event(queue)
+    await anext(parts)
+    await watch
+    assert await anext(parts, "the end") == "the end"
+
+
+async def a_post(queue: QueueUnderTest) -> AsyncIterator[None]:
+    yield
     await queue.post("a")
 
 
-async def a_release(queue: QueueUnderTest, begin: Watch) -> None:
+async def a_release(queue: QueueUnderTest) -> AsyncIterator[None]:
     await queue.post("a")
     claim_id = await queue.claim_id()
-    await begin()
+    yield
     await queue.release(claim_id)
 
 
-async def a_settlement(queue: QueueUnderTest, begin: Watch) -> None:
+async def a_settlement(queue: QueueUnderTest) -> AsyncIterator[None]:
     (message_id,) = await queue.post("a")
     claim_id = await queue.claim_id()
-    await begin()
+    yield
     await queue.settle(claim_id, give_back(message_id))
 
 
-async def a_failure(queue: QueueUnderTest, begin: Watch) -> None:
+async def a_failure(queue: QueueUnderTest) -> AsyncIterator[None]:
     (message_id,) = await queue.post("a")
     claim_id = await queue.claim_id()
-    await begin()
+    yield
     await queue.settle(claim_id, fail(message_id))
 
 
-async def an_edit(queue: QueueUnderTest, begin: Watch) -> None:
+async def an_edit(queue: QueueUnderTest) -> AsyncIterator[None]:
     (message_id,) = await queue.post("a", delay=10 * MINUTE)
-    await begin()
+    yield
     await queue.edit(message_id, delay=0)
 
 
-async def a_promotion(queue: QueueUnderTest, begin: Watch) -> None:
+async def a_promotion(queue: QueueUnderTest) -> AsyncIterator[None]:
     await queue.post("a", delay=10 * MINUTE)
-    await begin()
+    yield
     queue.advance(11 * MINUTE)
     await queue.sweep()
 
 
-async def an_exposure(queue: QueueUnderTest, begin: Watch) -> None:
+async def an_exposure(queue: QueueUnderTest) -> AsyncIterator[None]:
     await queue.post("a", delay=10 * MINUTE)
-    await begin()
+    yield
     assert await queue.release_delayed() == 1
 
 
@@ -154,10 +157,7 @@ def event(request: pytest.FixtureRequest) -> Event:
 async def test_what_becomes_ready_in_a_watched_queue_is_announced(
     queue: QueueUnderTest, ears: Ears, event: Event
 ) -> None:
-    async def begin() -> None:
-        await ears.watch(queue)
-
-    await event(queue, begin)
+    await happens(event, queue, ears.watch(queue))
     await ears.hear(queue)
     assert set(ears.heard) == {queue.ref}
 
@@ -166,11 +166,7 @@ async def test_what_another_process_makes_ready_is_announced_too(
     queue: QueueUnderTest, ears: Ears, event: Event
 ) -> None:
     second = queue.at(await queue.stores.second())
-
-    async def begin() -> None:
-        await ears.watch(queue)
-
-    await event(second, begin)
+    await happens(event, second, ears.watch(queue))
     if queue.stores.messages.poll_interval_ms > 1_000:
         await ears.hear(queue)
 
@@ -375,55 +371,55 @@ async def test_another_process_knows_what_is_due(queue: QueueUnderTest) -> None:
 # What makes something due earlier, after who waits has asked `next_due`.
 
 
-async def a_delayed_post(queue: QueueUnderTest, begin: Watch) -> None:
-    await begin()
+async def a_delayed_post(queue: QueueUnderTest) -> AsyncIterator[None]:
+    yield
     await queue.post("a", delay=HOUR)
 
 
-async def an_earlier_delay(queue: QueueUnderTest, begin: Watch) -> None:
+async def an_earlier_delay(queue: QueueUnderTest) -> AsyncIterator[None]:
     (message_id,) = await queue.post("a", delay=HOUR)
-    await begin()
+    yield
     await queue.edit(message_id, delay=30 * MINUTE)
 
 
-async def a_lease(queue: QueueUnderTest, begin: Watch) -> None:
+async def a_lease(queue: QueueUnderTest) -> AsyncIterator[None]:
     await queue.post("a")
-    await begin()
+    yield
     await queue.claim()
 
 
-async def a_shorter_lease(queue: QueueUnderTest, begin: Watch) -> None:
+async def a_shorter_lease(queue: QueueUnderTest) -> AsyncIterator[None]:
     (message_id,) = await queue.post("a")
     claim_id = await queue.claim_id(ttl=30 * MINUTE)
-    await begin()
+    yield
     await queue.settle(claim_id, extend(message_id, 10 * MINUTE))
 
 
-async def a_shorter_renewal(queue: QueueUnderTest, begin: Watch) -> None:
+async def a_shorter_renewal(queue: QueueUnderTest) -> AsyncIterator[None]:
     await queue.post("a")
     claim_id = await queue.claim_id(ttl=30 * MINUTE)
-    await begin()
+    yield
     await queue.renew(claim_id, ttl=10 * MINUTE)
 
 
-async def a_parking(queue: QueueUnderTest, begin: Watch) -> None:
+async def a_parking(queue: QueueUnderTest) -> AsyncIterator[None]:
     (message_id,) = await queue.post("a")
     claim_id = await queue.claim_id(ttl=30 * MINUTE)
-    await begin()
+    yield
     await queue.settle(claim_id, give_back(message_id, 10 * MINUTE))
 
 
-async def a_parking_of_a_claim(queue: QueueUnderTest, begin: Watch) -> None:
+async def a_parking_of_a_claim(queue: QueueUnderTest) -> AsyncIterator[None]:
     await queue.post("a")
     claim_id = await queue.claim_id(ttl=30 * MINUTE)
-    await begin()
+    yield
     await queue.release(claim_id, delay=10 * MINUTE)
 
 
-async def a_back_off(queue: QueueUnderTest, begin: Watch) -> None:
+async def a_back_off(queue: QueueUnderTest) -> AsyncIterator[None]:
     (message_id,) = await queue.post("a")
     claim_id = await queue.claim_id(ttl=30 * MINUTE)
-    await begin()
+    yield
     retries = RetryPolicy(backoff=backoff(10 * MINUTE))
     await queue.settle(claim_id, fail(message_id), retries=retries)
 
@@ -445,11 +441,7 @@ async def test_what_may_be_due_earlier_is_told_with_a_count_of_zero(
     queue: QueueUnderTest, ears: Ears, hastening: str
 ) -> None:
     """Or who waits looks again soon enough: its timer was set by what was due before."""
-
-    async def begin() -> None:
-        await ears.watch(queue)
-
-    await HASTENINGS[hastening](queue, begin)
+    await happens(HASTENINGS[hastening], queue, ears.watch(queue))
     if queue.stores.messages.poll_interval_ms > 30_000:
-        await ears.hear_of_a_change(queue)
+        await ears.hear(queue, of_a_change=True)
     assert queue.ref not in ears.heard
