@@ -194,6 +194,21 @@ async def test_each_message_arrives_once_whatever_step_fails(
     assert (await pools.old.stats(QUEUE)).total == 0
 
 
+async def test_who_watches_a_queue_follows_it_to_its_new_pool(pools: Pools) -> None:
+    heard: asyncio.Queue[int] = asyncio.Queue()
+    watch = await pools.messages.watch(QUEUE, heard.put_nowait)
+    await pools.post(1)
+    assert await asyncio.wait_for(heard.get(), 5) == 1
+    async with draining(pools):
+        await until_over(pools)
+    assert await watch.next_due() is None
+    await pools.post(2)
+    assert await asyncio.wait_for(heard.get(), 5) == 2
+    watch.end()
+    assert not pools.old._db.watchers
+    assert not pools.new._db.watchers
+
+
 async def test_a_frozen_queue_refuses_all_but_the_holders_of_claims(pools: Pools) -> None:
     posted = await pools.post(2)
     request = ClaimRequest(1, None, DelayMode.IGNORE, 60_000, client_id=CLIENT)

@@ -10,6 +10,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import TooMany, Unavailable
 from zaqar_lite.domain.models import ClaimRequest, DelayMode, ListQuery, QueueRef, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
+from zaqar_lite.service import long_polling
 from zaqar_lite.service.long_polling import LongPolling
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.sql import create
@@ -98,6 +99,69 @@ async def test_what_is_posted_while_the_first_enters_is_found() -> None:
     assert await asyncio.wait_for(house.wait(QUEUES[0]), 5) is not None
 
 
+async def test_what_comes_while_the_first_asks_is_found() -> None:
+    """A hint that comes before the answer of the store may be about what the answer lacks."""
+    house, queue = House(), QUEUES[0]
+
+    async def ask() -> str | None:
+        house.asked[queue] += 1
+        claimed = await house.messages.claim(queue, TAKE)
+        if house.asked[queue] == 2:
+            await house.post(queue)
+        return claimed.messages[0].id if claimed.messages else None
+
+    gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    assert await asyncio.wait_for(house.waiting.until_found(queue, 600, ask, gone=gone), 5)
+    assert house.asked[queue] == 3
+    house.waiting.close()
+
+
+async def test_who_is_woken_and_goes_wakes_the_next() -> None:
+    house, queue = House(), QUEUES[0]
+    gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    first = await house.waiting.join(queue, gone, reads=False)
+    sleeping = asyncio.create_task(first.sleep(600))
+    await turns()
+    second = asyncio.create_task(house.wait(queue))
+    await turns()
+    (posted,) = await house.post(queue)
+    assert await asyncio.wait_for(sleeping, 5)
+    await first.leave()
+    assert await asyncio.wait_for(second, 5) == posted
+    house.waiting.close()
+
+
+async def test_a_consumer_that_comes_back_asks_once_and_watches_no_more() -> None:
+    house, queue = House(), QUEUES[0]
+    watch, watched = house.messages.watch, Counter[QueueRef]()
+
+    async def counted(queue: QueueRef, listener: Listener) -> Watch:
+        watched[queue] += 1
+        return await watch(queue, listener)
+
+    house.messages.watch = counted  # type: ignore[method-assign]
+    for number in range(5):
+        waiting = asyncio.create_task(house.wait(queue))
+        await turns()
+        assert house.asked.total() == (1 if number else 2), "the first asks again once it watches"
+        (posted,) = await house.post(queue)
+        assert await asyncio.wait_for(waiting, 5) == posted
+        house.asked.clear()
+    assert watched == {queue: 1}
+    house.waiting.close()
+    assert not house.waiting._lines
+
+
+async def test_a_line_ends_soon_after_the_last_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_polling, "LINGER", 0.01)
+    house = House()
+    assert await house.wait(QUEUES[0], seconds=0.01) is None
+    async with asyncio.timeout(5):
+        while house.waiting._lines:  # noqa: ASYNC110 - a timer
+            await asyncio.sleep(0.01)
+    assert not cast(SqlMessageStore, house.messages)._db.watchers
+
+
 async def test_a_reader_is_told_whether_something_came() -> None:
     """What comes while it looks ends the next sleep at once; after nothing it need not look."""
     house = House()
@@ -178,7 +242,6 @@ async def test_one_too_many_is_refused_and_frees_nothing() -> None:
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     assert house.waiting.limit.count == 0
-    assert not house.waiting._lines
 
 
 async def test_what_is_due_and_not_to_be_had_is_asked_for_less_and_less_often() -> None:

@@ -3,9 +3,11 @@
 A waiter asks the store once, joins the line of its queue, asks again if it is the first there, and
 then sleeps. It is woken by the store's hint that messages became ready, when a message becomes due,
 or by a poll in case a hint was lost. n messages wake at most n claimers, in the order in which they
-came; one that finds nothing keeps its place. A timer wakes the first claimer, and each one that
-finds something wakes the next. Readers are all woken, and take no claimer's turn. A waiter holds no
-connection of the store, no thread and no claim.
+came; one that finds nothing keeps its place, and one that is woken and goes wakes the next. A timer
+wakes the first claimer, and each one that finds something wakes the next. Readers are all woken,
+and take no claimer's turn. A waiter holds no connection of the store, no thread and no claim.
+
+A queue stays watched for a moment after its last waiter, so a consumer that comes back asks once.
 """
 
 import asyncio
@@ -28,6 +30,8 @@ _LEAST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 """Seconds between two alarms; doubled each time nothing was found although it was due."""
 _BEHIND = 0.002
 """Seconds after the due time at which an alarm rings: event streams count it due 1 ms later."""
+LINGER = 1.0
+"""Seconds for which a queue stays watched when nobody waits any more."""
 
 
 class Waiter:
@@ -39,6 +43,7 @@ class Waiter:
     def __init__(self, polling: "LongPolling", line: "_Line", *, reads: bool) -> None:
         self._polling, self.line = polling, line
         self.reads = reads
+        self.hinted = False  # by its line, and it has not asked since
         self.counted = False  # woken by a hint that woke one waiter for each message already
         self._woken = asyncio.Event()
         self._waits = False
@@ -51,6 +56,7 @@ class Waiter:
     def ask(self) -> None:
         """Note that the store is asked now: what comes from now on ends the next sleep."""
         self._woken.clear()
+        self.hinted = False
 
     def wake(self) -> None:
         """End its sleep, or the next one where it is asking: the answer may be out of date."""
@@ -86,28 +92,33 @@ class _Line:
         self.waiters: dict[Waiter, None] = {}
         self.alarm: asyncio.Task[None] | None = None
         self.watch: Watch | None = None
+        self.hints = 0  # that came since the queue is watched
+        self.end: asyncio.TimerHandle | None = None
         self.watched = asyncio.Event()
         self.changed = asyncio.Event()
 
-    def claims(self) -> bool:
-        """Whether a claimer is in the line."""
-        return any(not waiter.reads for waiter in self.waiters)
-
     def announced(self, count: int) -> None:
         """Wake waiters by a hint of the store (see `MessageStore.watch`)."""
+        self.hints += 1
         if count:
             self.wake(abs(count), counted=count > 0)
         self.changed.set()
 
     def wake(self, count: int, *, counted: bool = False) -> None:
-        """Wake the first `count` sleeping claimers, and all readers."""
+        """Wake the first `count` sleeping claimers, else those that ask, and all readers."""
+        awake: list[Waiter] = []
         for waiter in self.waiters:
             if waiter.reads:
                 waiter.wake()
             elif count > 0 and waiter.sleeps:
-                waiter.counted = counted
+                waiter.hinted, waiter.counted = True, counted
                 waiter.wake()
                 count -= 1
+            elif count > 0 and not waiter.hinted:
+                awake.append(waiter)
+        for waiter in awake[:count]:  # its answer may be from before the hint
+            waiter.hinted = True
+            waiter.wake()
 
 
 @dataclass(eq=False, repr=False)
@@ -131,9 +142,10 @@ class LongPolling:
     def close(self) -> None:
         """End all waits at once, and let no request wait from now on."""
         self.is_closed = True
-        for line in self._lines.values():
+        for line in list(self._lines.values()):
             for waiter in line.waiters:
                 waiter.wake()
+            self._end(line)
 
     async def until_found(
         self,
@@ -150,15 +162,18 @@ class LongPolling:
             TooMany: too many wait already, of this project or in this process.
             QuotaReached: as many wait as the project's quota allows.
         """
-        line = self._lines.get(queue)
-        if reads or line is None or not line.claims():
+        line, asked = self._lines.get(queue), None
+        if reads or line is None or all(one.reads for one in line.waiters):
+            asked = (line, line.hints) if line is not None and line.watch else None
             found = await ask()
             if found is not None or seconds <= 0 or self.is_closed:
                 return found
         deadline = asyncio.get_running_loop().time() + seconds
         waiter = await self.join(queue, gone, reads=reads, seconds=seconds)
         try:
-            found = await self._wait(waiter, ask, deadline, gone)
+            asks = reads or next(iter(waiter.line.waiters)) is waiter
+            asks = asks and asked != (waiter.line, waiter.line.hints)
+            found = await self._wait(waiter, ask, deadline, gone, asks)
         finally:
             await waiter.leave()
         if found is not None and not (reads or waiter.counted):
@@ -186,6 +201,9 @@ class LongPolling:
         waiter = Waiter(self, line, reads=reads)
         gone.add_done_callback(lambda _: waiter.wake())
         line.waiters[waiter] = None
+        if line.end is not None:
+            line.end.cancel()
+        line.changed.set()
         if line.alarm is None:
             line.alarm = asyncio.create_task(self._watch(line), name="alarm")
         try:
@@ -203,10 +221,10 @@ class LongPolling:
         ask: Callable[[], Awaitable[T | None]],
         deadline: float,
         gone: asyncio.Future[None],
+        asks: bool,
     ) -> T | None:
         """Call `ask` in this waiter's turns until it returns something; None at the deadline."""
         time = asyncio.get_running_loop().time
-        asks = waiter.reads or next(iter(waiter.line.waiters)) is waiter
         while not (gone.done() or self.is_closed):
             if asks:
                 waiter.ask()
@@ -233,10 +251,18 @@ class LongPolling:
             raise QuotaReached(f"{quota} requests that wait", "do not wait")
 
     async def remove(self, waiter: Waiter) -> None:
-        """Let a waiter leave its line; the last one ends the alarm and the hints."""
+        """Let a waiter leave its line; soon after the last one the alarm and the hints end."""
         line = waiter.line
         del line.waiters[waiter]
         self.limit.leave(line.queue.project)
+        if waiter.hinted:  # the next one asks
+            line.wake(1, counted=waiter.counted)
+        if not line.waiters:
+            pause = 0.0 if self.is_closed else LINGER
+            line.end = asyncio.get_running_loop().call_later(pause, self._end, line)
+
+    def _end(self, line: _Line) -> None:
+        """End a line, unless somebody waits."""
         if not line.waiters and self._lines.get(line.queue) is line:
             del self._lines[line.queue]
             if line.alarm is not None:
@@ -256,6 +282,10 @@ class LongPolling:
         least, rings_at, time = _LEAST_PAUSE, math.inf, asyncio.get_running_loop().time
         while True:
             line.changed.clear()
+            while not line.waiters:
+                rings_at = math.inf
+                await line.changed.wait()
+                line.changed.clear()
             pause = self.messages.poll_interval_ms / 1000 * uniform(0.8, 1.2)  # noqa: S311 - jitter
             due = await self._due_in(line)
             if due is None or due >= least:

@@ -16,7 +16,6 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -345,13 +344,29 @@ class PooledMessages(Store):
         return await (await self.pool(place.pool)).move(queue, ids, move)
 
     async def watch(self, queue: QueueRef, listener: Listener) -> Watch:
-        """Begin to announce a queue, where it lies now, in any of its stores."""
-        watches: list[Watch] = []
-        with ExitStack() as watching:
-            for store in await self._all_of(queue):
-                watches.append(await store.watch(queue, listener))
-                watching.callback(watches[-1].end)
-            return Watch(partial(_next_due, watches), watching.pop_all().close)
+        """Begin to announce a queue in all of its stores; `next_due` follows it to another one."""
+        watches: dict[MessageStore, Watch] = {}
+
+        async def next_due() -> int | None:
+            stores = await self._all_of(queue)
+            for store in watches.keys() - set(stores):
+                watches.pop(store).end()
+            for store in stores:
+                if store not in watches:
+                    watches[store] = await store.watch(queue, listener)
+            found = [await watch.next_due() for watch in watches.values()]
+            return min((due for due in found if due is not None), default=None)
+
+        def end() -> None:
+            for watch in watches.values():
+                watch.end()
+
+        try:
+            await next_due()
+        except BaseException:
+            end()
+            raise
+        return Watch(next_due, end)
 
     async def purge(self, queue: QueueRef, *, forget: bool = False) -> None:
         """Empty a queue, or forget it with the keys that another store remembers."""
@@ -396,11 +411,6 @@ class PooledMessages(Store):
 def _frozen(queue: QueueRef) -> Unavailable:
     text = f"The queue {queue.name!r} is being moved to another pool."
     return Unavailable(text, retry_after=_RETRY_AFTER)
-
-
-async def _next_due(watches: Sequence[Watch]) -> int | None:
-    found = [await watch.next_due() for watch in watches]
-    return min((due for due in found if due is not None), default=None)
 
 
 def _sum_of(found: Sequence[Stats]) -> Stats:
