@@ -139,9 +139,10 @@ def test_an_interval_counts_from_its_anchor() -> None:
 
 
 def test_durations() -> None:
-    assert [read_duration(text, "x") for text in (7, "90s", "1h30m", "2d")] == [
+    assert [read_duration(text, "x") for text in (7, "90s", "1h30m", "1.5h", "2d")] == [
         7,
         90,
+        5400,
         5400,
         172_800,
     ]

@@ -87,8 +87,7 @@ class Services:
         self.connection_limits = ConnectionLimits(quotas, limit_of("connections"))
         share = 1.0 if management.shares_rates else 1 / settings.workers
         self.rates = RateLimits(quotas, share=share)
-        quotas.changed = self._follow_quotas
-        self._follow_quotas()
+        quotas.changed = self.rates.refresh
         self.policies = policies = Policies(management, limits, checked=stores.one_store)
         if pools is not None:
             pools.registry.keep_in(management)
@@ -147,10 +146,6 @@ class Services:
             None if settings.audit is None else make_trail(settings.audit, self.messages, limits)
         )
         self.trail = trail
-
-    def _follow_quotas(self) -> None:
-        self.rates.refresh()
-        self.message_quota.is_on = self.quotas.bound_messages
 
     def _deliver(
         self,

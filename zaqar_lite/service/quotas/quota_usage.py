@@ -119,8 +119,6 @@ class MessageQuota:
     monotonic: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        self.is_on = True
-        """Whether any project has such a quota."""
         self._tallies: Cache[str, _Tally] = Cache(_MAX_PROJECTS)
 
     def bounds(self, project: str) -> bool:

@@ -225,7 +225,7 @@ class Subscriptions:
         """
         found = await self._get(queue, subscription_id)
         if found is None:
-            raise _missing(subscription_id)
+            raise NotFound(f"Subscription {subscription_id!r} does not exist.")
         return found
 
     async def page(
@@ -391,10 +391,7 @@ class Subscriptions:
             old = found
             return change(found)
 
-        try:
-            new = await self._kind.change(queue.project, old.name, changed)
-        except NotFound as exc:
-            raise _missing(subscription_id) from exc
+        new = await self._kind.change(queue.project, old.name, changed)
         if new.trust != old.trust or new.disabled is not None:
             self.left(old)
         self.subscriber_cache.forget(queue)
@@ -478,10 +475,6 @@ class Subscriptions:
             secrets=(Secret(new_secret()),),
             token=new_token(),
         )
-
-
-def _missing(subscription_id: str) -> NotFound:
-    return NotFound(f"Subscription {subscription_id!r} does not exist.")
 
 
 def _name_of(queue: QueueRef, subscriber: str) -> str:
