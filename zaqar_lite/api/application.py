@@ -20,7 +20,6 @@ from zaqar_lite.api.auditing import Auditor
 from zaqar_lite.api.authentication import RequestAuthentication, TrustedProxies, take_signature
 from zaqar_lite.api.checks import Checks
 from zaqar_lite.api.errors import to_response
-from zaqar_lite.api.long_polling import LongRequests
 from zaqar_lite.api.request import (
     INVALID_REQUEST,
     NAMING,
@@ -31,6 +30,7 @@ from zaqar_lite.api.request import (
     Request,
     Response,
     Route,
+    Stream,
     Write,
     do_nothing,
 )
@@ -70,7 +70,6 @@ class Application:
     proxies: TrustedProxies | None
     rates: RateLimits
     connection_limits: ConnectionLimits
-    long_requests: LongRequests
     describe: AsgiApp
     lifespan: Lifespan
     check_store: Callable[[], None]
@@ -180,8 +179,8 @@ class Application:
             _log(request, response.status, seconds, every=self.access_log)
         if self.traces is not None and span is not None:
             self.traces.end(span, request, response.status)
-        if response.stream is not None:
-            self._hold(request, response)
+        if response.stream is not None and self.rates.is_on:
+            response.stream = self._charge_stream(response.stream, request.project)
         return response
 
     def look_at(self, head: Head) -> None:
@@ -219,13 +218,8 @@ class Application:
         refused.body = refused.text()
         return refused
 
-    def _hold(self, request: Request, response: Response) -> None:
-        """End a stream once its request would not be let in any more; count what is read of it."""
-        stream, end, project = response.stream, request.end or do_nothing, request.project
-        assert stream is not None  # noqa: S101 - the caller has looked
-        response.ended = self.long_requests.hold(request, lambda _: end())
-        if not self.rates.is_on:
-            return
+    def _charge_stream(self, stream: Stream, project: str) -> Stream:
+        """The same stream, of which the project pays for what is read."""
 
         def counting(write: Write) -> Write:
             async def count_and_write(part: bytes) -> None:
@@ -234,7 +228,7 @@ class Application:
 
             return count_and_write
 
-        response.stream = lambda write: stream(counting(write))
+        return lambda write: stream(counting(write))
 
     async def _count(self, request: Request, route: Route) -> None:
         """Count a request by what it asks for, and its connection, for its project.

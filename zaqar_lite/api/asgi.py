@@ -65,12 +65,8 @@ async def serve(answer: Answer, scope: Scope, receive: Receive, send: Send) -> N
     async def write(part: bytes) -> None:
         await send({"type": "http.response.body", "body": part, "more_body": True})
 
-    try:
-        await response.stream(write)
-        await send({"type": "http.response.body", "body": b""})
-    finally:
-        if response.ended is not None:
-            response.ended()
+    await response.stream(write)
+    await send({"type": "http.response.body", "body": b""})
 
 
 class _Asgi:

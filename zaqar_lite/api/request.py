@@ -117,8 +117,7 @@ class Response(Struct, eq=False):
 
     A document that is bytes goes out as it is; None is for no document. `undo` takes back what was
     done for a client that has gone before it was answered. A `stream` writes the body instead; it
-    is always called, and cancelled where the server can't wait for it. `ended` is called once it
-    has ended, however it did.
+    is always called, and cancelled where the server can't wait for it.
     """
 
     status: int
@@ -127,7 +126,6 @@ class Response(Struct, eq=False):
     media_type: bytes = JSON
     undo: Callable[[], Awaitable[object]] | None = None
     stream: Stream | None = None
-    ended: Callable[[], None] | None = None
     body: bytes = b""
 
     def text(self) -> bytes:
@@ -288,8 +286,6 @@ class Request(Struct, eq=False, weakref=True):
     """What a frame of a WebSocket must pass; it has no path."""
     action: "Action | None" = None
     """What answers a frame."""
-    end: Callable[[], None] | None = None
-    """Ends the stream that answers it."""
     given: dict[str, list[str]] | None = None
     """The parameters, once somebody asked for them."""
 

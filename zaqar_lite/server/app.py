@@ -61,7 +61,6 @@ def build_app(
         ConfigurationError: a setting of the HTTP layer is wrong, or a library is missing.
     """
     renderer = Renderer(checksum=settings.enable_checksum)
-    events = EventActions(services.events, renderer)
     checks = Checks(
         any_client_id=settings.client_id_uuid_safe == "off",
         presigned_urls=services.presigned_urls,
@@ -73,6 +72,7 @@ def build_app(
             services.identity, services.authorizer, startup.check
         )
     long_requests = LongRequests(authentication, checks, services.revalidation)
+    events = EventActions(services.events, renderer, long_requests)
     polling = Polling(services.long_polling, long_requests, longest=limits.max_wait)
     dialect = None if not settings.sqs else _sqs(settings, services, polling, limits)
     others = () if dialect is None else dialect.routes
@@ -114,7 +114,6 @@ def build_app(
         proxies=proxies,
         rates=services.rates,
         connection_limits=services.connection_limits,
-        long_requests=long_requests,
         describe=describe,
         lifespan=startup.running,
         check_store=startup.check,

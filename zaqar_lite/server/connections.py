@@ -514,12 +514,9 @@ class HttpConnection(ClientConnection):
     def _begin_stream(self, response: Response) -> None:
         """Let a task write a stream; it goes on behind the request, of which nothing is kept."""
         assert response.stream is not None  # noqa: S101 - the caller has looked
-        ended = response.ended or do_nothing
-        task = self._start(response.stream(self._write_part))
-        task.add_done_callback(lambda body: self._end_stream(body, ended))
+        self._start(response.stream(self._write_part)).add_done_callback(self._end_stream)
 
-    def _end_stream(self, body: asyncio.Task[None], ended: Callable[[], None]) -> None:
-        ended()
+    def _end_stream(self, body: asyncio.Task[None]) -> None:
         if body.cancelled():  # the server stops, and can't wait for a slow reader
             self._transport.abort()
         elif (error := body.exception()) is not None:

@@ -10,7 +10,7 @@ from functools import partial
 import orjson
 
 from zaqar_lite.api.checks import EVENT_STREAM
-from zaqar_lite.api.long_polling import watch
+from zaqar_lite.api.long_polling import LongRequests, watch
 from zaqar_lite.api.render import Renderer
 from zaqar_lite.api.request import Parameter, Refused, Request, Response, Write
 from zaqar_lite.api.routes import DETAILS, route
@@ -29,12 +29,15 @@ _ANY_ORIGIN = (b"access-control-allow-origin", b"*")
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 
 
+@dataclass(eq=False, repr=False)
 class EventActions:
     """The action of `/v2/queues/{queue_name}/events`."""
 
-    def __init__(self, events: EventStreams, renderer: Renderer) -> None:
-        self._events = events
-        self._renderer = renderer
+    events: EventStreams
+    renderer: Renderer
+    long_requests: LongRequests
+
+    def __post_init__(self) -> None:
         self._blocked: set[asyncio.Task[object]] = set()
 
     def close(self) -> None:
@@ -72,8 +75,7 @@ class EventActions:
         queue = request.queue
         request.waits = seconds
         gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        request.end = partial(_end, gone)
-        stream = await self._events.open(
+        stream = await self.events.open(
             queue,
             marker=last or request.text("marker"),
             from_now=start == "now",
@@ -81,10 +83,9 @@ class EventActions:
             include_delayed=include_delayed,
             gone=gone,
         )
-        writer = _Writer(self._blocked, self._renderer, queue, details)
-        run = partial(
-            self._run, stream, writer, seconds=seconds, gone=gone, unwatch=watch(request, gone)
-        )
+        writer = _Writer(self._blocked, self.renderer, queue, details)
+        leave = (watch(request, gone), self.long_requests.hold(request, lambda _: _end(gone)))
+        run = partial(self._run, stream, writer, seconds=seconds, gone=gone, leave=leave)
         headers = (*_HEADERS, _ANY_ORIGIN) if request.signed_query else _HEADERS
         return Response(200, b"", headers, EVENT_STREAM, stream=run)
 
@@ -96,14 +97,14 @@ class EventActions:
         *,
         seconds: int,
         gone: asyncio.Future[None],
-        unwatch: Callable[[], object],
+        leave: Sequence[Callable[[], object]],
     ) -> None:
         """Write a stream. Nothing else is kept of its request: there may be thousands."""
         time, writer.write = asyncio.get_running_loop().time, write
-        ends, beat, looks = time() + seconds, time() + self._events.heartbeat, True
+        ends, beat, looks = time() + seconds, time() + self.events.heartbeat, True
         try:
             await writer.begin(str(stream.cursor))
-            while not (gone.done() or self._events.is_closed):
+            while not (gone.done() or self.events.is_closed):
                 events, is_away = None, False
                 if looks:
                     try:
@@ -116,14 +117,15 @@ class EventActions:
                 elif time() >= beat:
                     await writer.beat(str(stream.cursor))
                 if events is not None or time() >= beat:
-                    beat = time() + self._events.heartbeat
+                    beat = time() + self.events.heartbeat
                 if time() >= ends and (events is None or time() >= ends + _LATEST):
                     return
                 if events is None and not is_away:
                     until = min(beat, ends)
                     looks = await stream.rest(until - time()) or time() < until
         finally:
-            unwatch()
+            for one in leave:
+                one()
             await stream.leave()
 
 
