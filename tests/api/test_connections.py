@@ -445,12 +445,21 @@ ASKED = [
     (request("POST", POST, MESSAGE, headers={"X-Long": "x" * 3_000}), 201),
 ]
 """Requests that have come whole, with the status that each gets."""
+LAST = [
+    (b"NONSENSE\r\n\r\n" * 2, 400),
+    (chunked("POST", POST, MESSAGE)[:-5] + b"zz\r\n", 400),
+    (request("GET", POST, headers={"Connection": "close"}) + request("GET", POST), 200),
+    (request("GET", POST, headers={"Connection": "close"}) + chunked("POST", POST, MESSAGE), 200),
+    (request("POST", "/nope", MESSAGE[:-1], length=len(MESSAGE)), 404),
+]
+"""What ends a connection, with the status that it gets."""
 
 
 def test_however_its_bytes_are_cut_each_request_gets_its_own_answer(server: ServerProcess) -> None:
+    """Also before the one that ends the connection, whatever is sent behind that."""
     chance = random.Random(36)
     for _ in range(60):
-        asked = chance.choices(ASKED, k=chance.randint(1, 40))
+        asked = [*chance.choices(ASKED, k=chance.randint(1, 40)), chance.choice(LAST)]
         data = b"".join(sent for sent, _ in asked)
         sizes = chance.choice([(len(data),), (1, 5, 400, 3_000), (50, 9_000, 20_000)])
         with Raw(server) as raw:
@@ -459,6 +468,7 @@ def test_however_its_bytes_are_cut_each_request_gets_its_own_answer(server: Serv
                 raw.send(data[:size])
                 data = data[size:]
             assert [raw.answer().status for _ in asked] == [status for _, status in asked]
+            assert raw.rest() == b""
 
 
 def test_a_connection_is_kept_as_long_as_the_setting_says(strict: ServerProcess) -> None:
