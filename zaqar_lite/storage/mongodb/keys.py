@@ -5,7 +5,7 @@ ids, whatever became of the messages since; and of racing posts with one key the
 has stored it, because the id of a key's document is the key.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import NamedTuple
 
 from bson import Int64
@@ -13,7 +13,7 @@ from bson.binary import Binary
 from bson.datetime_ms import DatetimeMS
 from pymongo.asynchronous.client_session import AsyncClientSession
 
-from zaqar_lite.domain.posts import IdempotencyKey
+from zaqar_lite.domain.posts import KnownKey
 from zaqar_lite.storage.mongodb.connection import Connection, read_all
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 from zaqar_lite.storage.mongodb.queues import QueueState
@@ -28,19 +28,11 @@ def key_id(kind: str, text: str, queue: str) -> str:
 
 
 class Known(NamedTuple):
-    """What a key stands for: the ids, the digest of what was posted, the life it belongs to.
+    """A key's document: what the key stands for, and the life of the queue that it belongs to."""
 
-    A key of an earlier version has no digest.
-    """
-
-    ids: Sequence[str]
-    digest: bytes | None
+    key: KnownKey
     generation: int
     is_live: bool = True
-
-    def matches(self, key: IdempotencyKey) -> bool:
-        """Tell whether the key came with what it stands for."""
-        return self.digest is None or self.digest == key.digest
 
 
 class Keys:
@@ -66,7 +58,9 @@ class Keys:
         )
         return {
             document["_id"]: Known(
-                document["l"], document.get("d"), document["g"], document["e"] > document["now"]
+                KnownKey(document["l"], document.get("d") or None),
+                document["g"],
+                document["e"] > document["now"],
             )
             for document in found
         }
@@ -83,8 +77,8 @@ class Keys:
                     "q": state.key,
                     "g": Int64(state.generation),
                     "e": ends,
-                    "l": list(known.ids),
-                    "d": Binary(known.digest or b""),
+                    "l": list(known.key.ids),
+                    "d": Binary(known.key.digest or b""),
                 }
                 for name, known in new.items()
             ],

@@ -104,7 +104,7 @@ class _Plan:
         if seen is not None:
             _compare(seen, key, None)
             own = set(post.ids.values())
-            post.answer = [Posted(each, each not in own) for each in seen.ids]
+            post.answer = [Posted(each, each not in own) for each in seen.key.ids]
             return
         post.answer = self._add_messages(post)
         self._learn(BATCH, key, [answer.id for answer in post.answer])
@@ -129,7 +129,7 @@ class _Plan:
             seen = self._find(MESSAGE, key)
             if seen is not None:
                 _compare(seen, key, index)
-                (message_id,) = seen.ids
+                (message_id,) = seen.key.ids
                 answers.append(Posted(message_id, message_id not in first_seen))
                 first_seen.discard(message_id)
                 continue
@@ -157,11 +157,11 @@ class _Plan:
     def _learn(self, kind: str, key: IdempotencyKey | None, ids: Sequence[str]) -> None:
         if key is not None:
             name = key_id(kind, key.text, self.state.key)
-            self.keys[name] = Known(ids, key.digest, self.state.generation)
+            self.keys[name] = Known(KnownKey(ids, key.digest), self.state.generation)
 
 
 def _compare(seen: Known, key: IdempotencyKey | None, index: int | None) -> None:
-    if key is not None and not seen.matches(key):
+    if key is not None and not seen.key.matches(key):
         raise KeyReused(index)
 
 
@@ -211,7 +211,7 @@ class MongoMessageStore(Sweeping):
         whole = None if batch is None else key_id(BATCH, batch, key)
         names = [*texts, *(() if whole is None else (whole,))]
         found = {
-            name: KnownKey(known.ids, known.digest or None)
+            name: known.key
             for name, known in (await self._keys.look_up(key, names)).items()
             if known.is_live and known.generation == state.generation
         }

@@ -69,7 +69,7 @@ class Posting(Reading):
             batch_text = None if batch_key is None else batch_key.text
             batch, known = await self._remembered(container, texts, batch_text, tail)
             if batch_key is not None and batch is not None:
-                if _differs(batch.digest, batch_key):
+                if not batch.matches(batch_key):
                     raise KeyReused(None)
                 return [Posted(message_id, duplicate=True) for message_id in batch.ids]
             plan = _plan(messages, known)
@@ -100,10 +100,9 @@ class Posting(Reading):
 
         async def work(lease: Lease) -> KnownKeys:
             tail = await self._tails.load(container, lease)
-            whole, keys = await self._remembered(container, messages, batch, tail)
-            known = {text: _known_key(key) for text, key in keys.items()}
+            whole, known = await self._remembered(container, messages, batch, tail)
             are_any = bool(known or whole) or await self._knows_any(container)
-            return KnownKeys(None if whole is None else _known_key(whole), known, are_any)
+            return KnownKeys(whole, known, are_any)
 
         return await self._connection.locked(queue, work)
 
@@ -122,7 +121,7 @@ class Posting(Reading):
         messages: Collection[str],
         batch_key: str | None,
         tail: Tail,
-    ) -> tuple[Key | None, Mapping[str, Key]]:
+    ) -> tuple[KnownKey | None, Mapping[str, KnownKey]]:
         """The batch key of a call and its message keys by text, as far as they are known."""
         texts = list(dict.fromkeys(messages))
         names = [layout.key_name("m", text) for text in texts]
@@ -132,7 +131,7 @@ class Posting(Reading):
         batch = found.pop() if batch_key is not None else None
         return batch, {text: key for text, key in zip(texts, found, strict=True) if key is not None}
 
-    async def _key(self, container: str, name: str, tail: Tail) -> Key | None:
+    async def _key(self, container: str, name: str, tail: Tail) -> KnownKey | None:
         """Read a key; None where it is forgotten, or of a queue that was dropped."""
         reply = await self._objects.get(container, name)
         if not reply.found:
@@ -140,7 +139,7 @@ class Posting(Reading):
         about, ids = reply.headers["Content-Type"], reply.body.decode().split()
         if layout.key_expires_at(about) <= self._now() or int(ids[0][:16], 16) < tail.born:
             return None
-        return Key(name, ids, layout.parameters(about).get("h", ""))
+        return KnownKey(ids, bytes.fromhex(layout.parameters(about).get("h", "")) or None)
 
     async def _store_outbox(
         self, new: Sequence[NewMessage], ids: Sequence[str], client_id: str
@@ -330,7 +329,7 @@ def _adopted(message: Message, position: int) -> Fetched:
     return Fetched(Listed(layout.message_name(position, message.id), state), content)
 
 
-def _plan(messages: Sequence[NewMessage], known: Mapping[str, Key]) -> Plan:
+def _plan(messages: Sequence[NewMessage], known: Mapping[str, KnownKey]) -> Plan:
     """Decide what is stored: of each new key the first message, of a known one none.
 
     Raises:
@@ -339,30 +338,21 @@ def _plan(messages: Sequence[NewMessage], known: Mapping[str, Key]) -> Plan:
     new: list[NewMessage] = []
     keys: list[tuple[int, IdempotencyKey]] = []
     places: list[tuple[int | str, bool]] = []
-    seen: dict[str, tuple[str, int | str]] = {t: (k.digest, k.ids[0]) for t, k in known.items()}
+    seen: dict[str, tuple[KnownKey, int | str]] = {t: (k, k.ids[0]) for t, k in known.items()}
     for index, message in enumerate(messages):
         key = message.idempotency_key
         if key is not None and key.text in seen:
-            digest, place = seen[key.text]
-            if _differs(digest, key):
+            first, place = seen[key.text]
+            if not first.matches(key):
                 raise KeyReused(index)
             places.append((place, True))
             continue
         places.append((len(new), False))
         if key is not None:
-            seen[key.text] = key.digest.hex(), len(new)
+            seen[key.text] = KnownKey((), key.digest), len(new)
             keys.append((len(new), key))
         new.append(message)
     return Plan(new, keys, places)
-
-
-def _known_key(known: Key) -> KnownKey:
-    return KnownKey(known.ids, bytes.fromhex(known.digest) if known.digest else None)
-
-
-def _differs(digest: str, key: IdempotencyKey) -> bool:
-    """Whether a key comes with another message; one that was stored without digest matches any."""
-    return digest not in {"", key.digest.hex()}
 
 
 def _stored_key(kind: str, key: IdempotencyKey, ids: Sequence[str]) -> Key:
