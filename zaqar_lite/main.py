@@ -19,7 +19,7 @@ from zaqar_lite.server.services import Services, encryption_keys_of
 from zaqar_lite.server.stores import drainer_of, make_stores
 from zaqar_lite.service.health import Readiness
 from zaqar_lite.service.identity.authorization import Authorizer
-from zaqar_lite.service.identity.keys import AdminKey, Keys
+from zaqar_lite.service.identity.keys import Keys, ensure_admin_key
 from zaqar_lite.service.identity.trusts import KIND as TRUST
 from zaqar_lite.service.janitor import Janitor
 from zaqar_lite.service.jobs.runner import JobRunner
@@ -158,6 +158,6 @@ def _prepare(
     async def prepare() -> None:
         await quotas.load()
         if keys is not None:
-            await AdminKey(path, keys).ensure()
+            await ensure_admin_key(path, keys)
 
     return prepare

@@ -3,7 +3,6 @@
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import StoreOptions
-from zaqar_lite.service.delivery.outbox import Outbox
 from zaqar_lite.service.jobs.bulk import Bulk
 from zaqar_lite.service.jobs.jobs import Jobs
 from zaqar_lite.service.messages import Messages
@@ -30,13 +29,11 @@ class Composed:
         )
         self.policies = Policies(self.management, limits, checked=True)
         self.queues = Queues(self.management, self.store, self.policies, limits)
-        self.outbox = Outbox(self.policies, self.clock)
         self.messages = Messages(
             self.store,
             self.queues,
             self.policies,
             Router(self.management, limits),
-            self.outbox,
             limits=limits,
             clock=self.clock,
         )

@@ -28,7 +28,6 @@ from zaqar_lite.service.delivery.inspection import AttemptLog
 from zaqar_lite.service.delivery.outbox import (
     Delivery,
     Forwarded,
-    Outbox,
     OutboxMessage,
     decode_delivery,
     encode,
@@ -36,6 +35,7 @@ from zaqar_lite.service.delivery.outbox import (
     ordered_queue,
     outbox_queue,
     retry_queue,
+    with_outbox_messages,
 )
 from zaqar_lite.service.delivery.strict_order import KIND, StrictOrder
 from zaqar_lite.service.long_polling import LongPolling
@@ -252,17 +252,15 @@ async def test_what_no_queue_takes_is_kept_to_be_listed(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(("count", "is_allowed"), [(1_000, True), (1_001, False)])
 async def test_a_post_makes_so_many_deliveries_in_order(count: int, is_allowed: bool) -> None:
     process = Process()
-    clock = process.clock
     for number in range(10):
         await process.subscribe(f"r{number}.example")
     policy = await process.policies.get(QUEUE)
     new = [NewMessage(b"1", 60_000)] * count
-    notes = Outbox(process.policies, clock)
     if not is_allowed:
         with pytest.raises(Invalid, match="1001 messages would make 10010 deliveries in order"):
-            await notes.with_outbox_messages(QUEUE, policy, new)
+            await with_outbox_messages(QUEUE, new, process.policies, policy, 0)
         return
-    noted = await notes.with_outbox_messages(QUEUE, policy, new)
+    noted = await with_outbox_messages(QUEUE, new, process.policies, policy, 0)
     assert sum(len(message.outbox) for message in noted) == 11 * count
 
 

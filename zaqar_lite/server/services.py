@@ -16,7 +16,6 @@ from zaqar_lite.service.delivery.attempt import DeliverySender
 from zaqar_lite.service.delivery.deliveries import Deliveries
 from zaqar_lite.service.delivery.inspection import AttemptLog, DeliveryInspection
 from zaqar_lite.service.delivery.internal_targets import SCHEME, ConnectedSubscribers, QueueTarget
-from zaqar_lite.service.delivery.outbox import Outbox
 from zaqar_lite.service.event_streams import EventStreams
 from zaqar_lite.service.health import Health
 from zaqar_lite.service.identity.authorization import Authorizer, Defaults
@@ -108,7 +107,6 @@ class Services:
             queues,
             policies,
             Router(management, limits),
-            Outbox(policies, clock),
             limits=limits,
             clock=clock,
             message_quota=self.message_quota,

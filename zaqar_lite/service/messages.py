@@ -22,7 +22,7 @@ from zaqar_lite.domain.models import (
 )
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted, identify
 from zaqar_lite.domain.yielding import STEP
-from zaqar_lite.service.delivery.outbox import Outbox
+from zaqar_lite.service.delivery.outbox import with_outbox_messages
 from zaqar_lite.service.policy import Policies, Policy
 from zaqar_lite.service.post_validation import Draft, PostValidation, is_repeated
 from zaqar_lite.service.queues import Queues
@@ -63,7 +63,6 @@ class Messages:
     queues: Queues
     policies: Policies
     router: Router
-    outbox: Outbox
     limits: Limits
     clock: Clock
     message_quota: MessageQuota | None = None
@@ -130,7 +129,8 @@ class Messages:
         if policy.encrypted:
             new = await self._sealing().seal(queue, new)
         if policy.subscribed or new is not resolved:  # copies may have subscribers too
-            new = await self.outbox.with_outbox_messages(queue, policy, new)
+            now = self.clock.now_ms()
+            new = await with_outbox_messages(queue, new, self.policies, policy, now)
         posted = await self.messages.post(
             queue, new, client_id=post.client_id, batch_key=post.key, version=policy.version
         )

@@ -24,7 +24,6 @@ from zlib import crc32
 import msgspec
 from msgspec.structs import replace
 
-from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid, TooMany
 from zaqar_lite.domain.identity import DELIVERIES_PROJECT
 from zaqar_lite.domain.models import ClaimRequest, DelayMode, Message, QueueRef
@@ -170,42 +169,34 @@ def is_pending(queue: QueueRef) -> bool:
     return queue.name.startswith(("~new", "~again", "~ordered."))
 
 
-class Outbox:
-    """Write the outbox messages of posts."""
+async def with_outbox_messages(
+    queue: QueueRef, new: Sequence[NewMessage], policies: "Policies", policy: "Policy", now: int
+) -> Sequence[NewMessage]:
+    """Add outbox messages to a post: for subscribers of the queue, and of queues that get copies.
 
-    def __init__(self, policies: "Policies", clock: Clock) -> None:
-        self._policies = policies
-        self._clock = clock
-
-    async def with_outbox_messages(
-        self, queue: QueueRef, policy: "Policy", new: Sequence[NewMessage]
-    ) -> Sequence[NewMessage]:
-        """Add outbox messages: for subscribers of the queue, and of queues that get copies.
-
-        Raises:
-            Invalid: they have more ordered subscriptions than such a large post can have.
-        """
-        listening = {queue: policy} if policy.subscribed else {}
-        for target in {copy.queue for message in new for copy in message.copies if message.copies}:
-            if (of_copy := await self._policies.get(target)).subscribed:
-                listening[target] = of_copy
-        if not listening:
-            return new
-        _check_ordered(new, queue, {to: len(policy.ordered) for to, policy in listening.items()})
-        extended: list[NewMessage] = []
-        now = self._clock.now_ms()
-        async for _, part in in_steps(new, self._policies.turns):
-            for message in part:
-                entries = [(queue, message.ttl_ms, message.delay_ms)]
-                entries += [(copy.queue, copy.ttl_ms, copy.delay_ms) for copy in message.copies]
-                outbox = [
-                    entry
-                    for to, ttl_ms, delay_ms in entries
-                    if to in listening
-                    for entry in _outbox_messages(to, listening[to], message, now, ttl_ms, delay_ms)
-                ]
-                extended.append(replace(message, outbox=tuple(outbox)))
-        return extended
+    Raises:
+        Invalid: they have more ordered subscriptions than such a large post can have.
+    """
+    listening = {queue: policy} if policy.subscribed else {}
+    for target in {copy.queue for message in new for copy in message.copies if message.copies}:
+        if (of_copy := await policies.get(target)).subscribed:
+            listening[target] = of_copy
+    if not listening:
+        return new
+    _check_ordered(new, queue, {to: len(policy.ordered) for to, policy in listening.items()})
+    extended: list[NewMessage] = []
+    async for _, part in in_steps(new, policies.turns):
+        for message in part:
+            entries = [(queue, message.ttl_ms, message.delay_ms)]
+            entries += [(copy.queue, copy.ttl_ms, copy.delay_ms) for copy in message.copies]
+            outbox = [
+                entry
+                for to, ttl_ms, delay_ms in entries
+                if to in listening
+                for entry in _outbox_messages(to, listening[to], message, now, ttl_ms, delay_ms)
+            ]
+            extended.append(replace(message, outbox=tuple(outbox)))
+    return extended
 
 
 def _check_ordered(

@@ -352,45 +352,44 @@ _decode = json.Decoder(Key).decode
 logger = logging.getLogger("zaqar_lite")
 
 
-class AdminKey:
-    """Make the key's file where there is none, and let the store know the key."""
+async def ensure_admin_key(path: Path, keys: Keys) -> None:
+    """Make the key's file where there is none, and let the store know the key.
 
-    def __init__(self, path: Path, keys: Keys) -> None:
-        self._path = path
-        self._keys = keys
+    Several processes may do so at once. A key whose id the store knows already stays as it is
+    there: disabled, for example.
 
-    async def ensure(self) -> None:
-        """Do so; several processes may at once.
+    Raises:
+        ConfigurationError: the file can't be made or read, or holds something else.
+        Unavailable: the store can't keep it now.
+    """
+    try:
+        made = await keys.register(_read_key_file(path))
+    except Invalid as exc:
+        raise ConfigurationError(f"admin_key_file: {path}: {exc}.") from None
+    if made:
+        logger.info("the admin key is in %s", path)
 
-        A key whose id the store knows already stays as it is there: disabled, for example.
 
-        Raises:
-            ConfigurationError: the file can't be made or read, or holds something else.
-            Unavailable: the store can't keep it now.
-        """
-        try:
-            if not self._path.exists():
-                self._make()
-            text = self._path.read_text(encoding="ascii").strip()
-            is_open = self._path.stat().st_mode & 0o077
-        except (OSError, UnicodeDecodeError) as exc:
-            why = exc.strerror if isinstance(exc, OSError) else "it holds no key"
-            raise ConfigurationError(f"admin_key_file: {self._path}: {why}.") from None
-        if is_open:
-            logger.warning("others may read the admin key in %s: chmod 600 it", self._path)
-        try:
-            made = await self._keys.register(text)
-        except Invalid as exc:
-            raise ConfigurationError(f"admin_key_file: {self._path}: {exc}.") from None
-        if made:
-            logger.info("the admin key is in %s", self._path)
+def _read_key_file(path: Path) -> str:
+    try:
+        if not path.exists():
+            _make_key_file(path)
+        text = path.read_text(encoding="ascii").strip()
+        is_open = path.stat().st_mode & 0o077
+    except (OSError, UnicodeDecodeError) as exc:
+        why = exc.strerror if isinstance(exc, OSError) else "it holds no key"
+        raise ConfigurationError(f"admin_key_file: {path}: {why}.") from None
+    if is_open:
+        logger.warning("others may read the admin key in %s: chmod 600 it", path)
+    return text
 
-    def _make(self) -> None:
-        """Write a new key. It appears whole under its name, and of racing writers one wins."""
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with NamedTemporaryFile("w", dir=self._path.parent) as draft:  # for this user alone
-            draft.write(new_key(secrets.token_hex(8)) + "\n")
-            draft.flush()
-            os.fsync(draft.fileno())
-            with suppress(FileExistsError):
-                os.link(draft.name, self._path)
+
+def _make_key_file(path: Path) -> None:
+    """Write a new key. It appears whole under its name, and of racing writers one wins."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with NamedTemporaryFile("w", dir=path.parent) as draft:  # for this user alone
+        draft.write(new_key(secrets.token_hex(8)) + "\n")
+        draft.flush()
+        os.fsync(draft.fileno())
+        with suppress(FileExistsError):
+            os.link(draft.name, path)
