@@ -18,7 +18,6 @@ from zaqar_lite.ui.calls import (
     quoted,
 )
 
-_PATCH = "application/openstack-messaging-v2.0-json-patch"
 _MOST_DIGITS = 18
 _PLAN = ("queue", "cron", "every", "at", "time_zone")
 
@@ -66,7 +65,7 @@ async def on_queue(caller: Caller, request: Request, fields: Mapping[str, str]) 
 async def _patch(caller: Caller, path: str, patch: list[dict[str, Any]]) -> None:
     """Change a queue's metadata, if there is anything to change."""
     if patch:
-        await caller.call("PATCH", path, document=patch, content_type=_PATCH)
+        await caller.call("PATCH", path, document=patch)
 
 
 async def on_message(caller: Caller, request: Request, fields: Mapping[str, str]) -> str:

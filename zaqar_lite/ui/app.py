@@ -17,7 +17,7 @@ from starlette.staticfiles import StaticFiles
 from zaqar_lite import __version__
 from zaqar_lite.ui import actions, formats, screens, session
 from zaqar_lite.ui.calls import OWN, App, Caller, Refused, project_address, queue_address
-from zaqar_lite.ui.session import Forged, Session
+from zaqar_lite.ui.session import Session
 
 _HERE = Path(__file__).parent
 _HEADERS = {
@@ -92,9 +92,6 @@ class _Page:
                     return RedirectResponse("/ui/sign-in", 303)
                 values = {"title": refused.title, "description": _told(caller, refused)}
                 return self._render(request, found, "refused.html", values, refused.status)
-            except Forged as forged:
-                values = {"title": "Nothing was done", "description": str(forged)}
-                return self._render(request, found, "refused.html", values, 403)
 
         return Route(path, answer, methods=["GET", "POST"] if action else ["GET"])
 
@@ -142,7 +139,7 @@ class _Page:
             return self._render(request, found, "sign-in.html", {"wrong": ""})
         try:
             key = (await session.form(request, found)).get("key", "").strip()
-        except Forged:
+        except Refused:
             key = ""
         try:
             await self._caller(request, OWN, key or "-").get("/v2/")
@@ -159,9 +156,9 @@ class _Page:
         response = RedirectResponse("/ui/sign-in", 303)
         try:
             await session.form(request, session.read(request))
-        except Forged:
+        except Refused:
             return response
-        session.forget(response)
+        response.delete_cookie(session.KEY, path=session.PATH)
         return response
 
 

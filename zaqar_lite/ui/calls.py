@@ -14,6 +14,7 @@ Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 Query = Mapping[str, object] | None
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+_JSON, _PATCH = b"application/json", b"application/openstack-messaging-v2.0-json-patch"
 CLIENT_ID = b"75690000-0000-4000-8000-000000000000"
 OWN = "-"
 """The name of a key's own project in the page's paths."""
@@ -56,14 +57,9 @@ class Caller:
             return None
 
     async def call(
-        self,
-        method: str,
-        path: str,
-        query: Query = None,
-        document: object = None,
-        content_type: str = "application/json",
+        self, method: str, path: str, query: Query = None, document: object = None
     ) -> Answer:
-        """Send a request.
+        """Send a request; a list is a patch of metadata.
 
         Raises:
             Refused: the answer is an error.
@@ -79,7 +75,7 @@ class Caller:
             "path": path,
             "raw_path": quote(path).encode(),
             "query_string": text.encode(),
-            "headers": self._headers(body, content_type),
+            "headers": self._headers(body, _PATCH if isinstance(document, list) else _JSON),
             "client": self.address,
         }
         started: dict[str, Any] = {}
@@ -105,15 +101,14 @@ class Caller:
             raise Refused(str(title), str(told.get("description") or ""), status)
         return Answer(status, found)
 
-    def _headers(self, body: bytes, content_type: str) -> list[tuple[bytes, bytes]]:
+    def _headers(self, body: bytes, content_type: bytes) -> list[tuple[bytes, bytes]]:
         headers = [(b"host", self.host), (b"client-id", CLIENT_ID)]
         if self.project != OWN:
             headers.append((b"x-project-id", self.project.encode()))
         if self.key is not None:
             headers.append((b"authorization", b"Bearer " + self.key.encode()))
         if body:
-            headers.append((b"content-type", content_type.encode()))
-            headers.append((b"content-length", b"%d" % len(body)))
+            headers += [(b"content-type", content_type), (b"content-length", b"%d" % len(body))]
         return headers
 
 

@@ -30,8 +30,8 @@ def timeline(waits: Sequence[float]) -> list[Slot]:
     """Cut the time ahead into equal parts, and count what is due in each; empty for nothing."""
     if not waits:
         return []
-    size = next((size for most, size in _HORIZONS if max(waits) <= most), 0)
-    size = size or math.ceil(max(waits) / _MOST_SLOTS)
+    longest = math.ceil(max(waits) / _MOST_SLOTS)
+    size = next((size for most, size in _HORIZONS if max(waits) <= most), longest)
     counts = Counter(int(wait // size) for wait in waits)
     tallest = max(counts.values())
     return [

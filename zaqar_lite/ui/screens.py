@@ -277,26 +277,7 @@ async def _page(
 
 async def server(caller: Caller, _: Request) -> Values:
     """The server: its store, how fast it answers, what the sweep owes, how late messages are."""
-    return {
-        **_summary(_read(await caller.get("/metrics"))),
-        "pools": await caller.find("/v2/pools", {"limit": 1}) is not None,
-    }
-
-
-def _read(text: str) -> Samples:
-    """Return the samples of a page of metrics by their names, with their labels."""
-    found: dict[str, list[tuple[dict[str, str], float]]] = {}
-    for line in text.splitlines():
-        sample = _LINE.fullmatch(line)
-        if sample is not None:
-            labels = dict(_LABEL.findall(sample[2] or ""))
-            found.setdefault(sample[1].removeprefix(_PREFIX), []).append((labels, float(sample[3])))
-    return found
-
-
-def _summary(samples: Samples) -> Values:
-    """Return what the screen shows: facts, what happened to messages, and times."""
-    info = samples["build_info"][0][0]
+    samples = _read(await caller.get("/metrics"))
     operations = sorted({one["operation"] for one, _ in samples["store_operation_seconds_count"]})
     times = [
         ("Requests", _timed(samples, "http_request_seconds")),
@@ -308,7 +289,8 @@ def _summary(samples: Samples) -> Values:
         for name in operations
     ]
     return {
-        "info": info,
+        "pools": await caller.find("/v2/pools", {"limit": 1}) is not None,
+        "info": samples["build_info"][0][0],
         "facts": {name: _sum(samples, key) for name, key in _FACTS.items() if key in samples},
         "seconds": {name: _sum(samples, key) for name, key in _SECONDS.items() if key in samples},
         "happened": {
@@ -321,6 +303,17 @@ def _summary(samples: Samples) -> Values:
         ],
         "times": [(name, found) for name, found in times if found is not None],
     }
+
+
+def _read(text: str) -> Samples:
+    """Return the samples of a page of metrics by their names, with their labels."""
+    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for line in text.splitlines():
+        sample = _LINE.fullmatch(line)
+        if sample is not None:
+            labels = dict(_LABEL.findall(sample[2] or ""))
+            found.setdefault(sample[1].removeprefix(_PREFIX), []).append((labels, float(sample[3])))
+    return found
 
 
 _FACTS = {

@@ -14,15 +14,13 @@ from urllib.parse import parse_qsl
 from starlette.requests import Request
 from starlette.responses import Response
 
+from zaqar_lite.ui.calls import Refused
+
 TOKEN, KEY = "zaqar-lite-token", "zaqar-lite-key"
 LARGEST_FORM = 1_048_576
 """Bytes."""
-_PATH = "/ui"
+PATH = "/ui"
 _MOST_FIELDS = 100
-
-
-class Forged(Exception):
-    """A form that did not come from the page."""
 
 
 class Session(NamedTuple):
@@ -48,27 +46,26 @@ def remember(response: Response, session: Session, *, secure: bool) -> None:
     for name, value in ((TOKEN, session.token), (KEY, session.key)):
         if value is not None:
             response.set_cookie(
-                name, value, path=_PATH, httponly=True, samesite="strict", secure=secure
+                name, value, path=PATH, httponly=True, samesite="strict", secure=secure
             )
 
 
-def forget(response: Response) -> None:
-    """Have the browser forget the key."""
-    response.delete_cookie(KEY, path=_PATH)
+def _forged(why: str) -> Refused:
+    return Refused("Nothing was done", why, 403)
 
 
 async def form(request: Request, session: Session) -> Mapping[str, str]:
     """Read a form that was sent.
 
     Raises:
-        Forged: it is too large, has no token, or comes from another origin.
+        Refused: it is too large, has no token, or comes from another origin.
     """
     size = request.headers.get("content-length", "")
     if not size.isdigit() or int(size) > LARGEST_FORM:
-        raise Forged("a form has a length, of 1 MiB at most")
+        raise _forged("a form has a length, of 1 MiB at most")
     origin = request.headers.get("origin", "")
     if origin.partition("://")[2] != request.headers.get("host"):
-        raise Forged("the form comes from another site")
+        raise _forged("the form comes from another site")
     text = (await request.body()).decode("utf-8", "replace")
     try:
         fields = dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS))
@@ -76,5 +73,5 @@ async def form(request: Request, session: Session) -> Mapping[str, str]:
         fields = {}
     sent = fields.pop("token", "").encode()
     if not hmac.compare_digest(sent, session.token.encode()):
-        raise Forged("the form is not from this session: reload the page")
+        raise _forged("the form is not from this session: reload the page")
     return fields
