@@ -27,7 +27,7 @@ from zaqar_lite.client import (
     ZaqarError,
 )
 from zaqar_lite.client.auth import tls_context
-from zaqar_lite.client.endpoints.queues import largest_page
+from zaqar_lite.client.endpoints.requests import PAGE
 from zaqar_lite.environment import client_value
 
 ExtraColumn = Literal["value", "timestamp", "key", "group", "attempts", "failure_count"]
@@ -278,7 +278,12 @@ def _page_size(endpoint: str, open_client: Callable[..., Client]) -> int:
     if endpoint not in _allowed:
         try:
             with open_client(retries=RetryPolicy(attempts=1)) as client:
-                _allowed[endpoint] = min(_MOST, client.call(largest_page()))
+                resources = client.home()["resources"]
+            hints = [resources[name]["hints"] for name in ("rel/messages", "rel/post_claim")]
+            allowed = [int(one.get("max-large-limit", one["max-limit"])) for one in hints]
+            _allowed[endpoint] = min(_MOST, *allowed)
         except ZaqarError:  # the next request meets the same error, and reports it
-            return 20
+            return PAGE
+        except (KeyError, TypeError, ValueError):  # it does not tell
+            _allowed[endpoint] = PAGE
     return _allowed[endpoint]

@@ -12,7 +12,6 @@ from zaqar_lite.client.calls import Call, Request, Response
 from zaqar_lite.client.endpoints.requests import (
     JSON_TYPE,
     NO_QUEUE,
-    PAGE,
     Topic,
     ask,
     list_page,
@@ -267,20 +266,6 @@ def stats(queue: str) -> Call[Stats]:
 
     path = with_query(queue_path(queue, "stats"), details=True)
     return Call(Request("GET", path, {}), read, NO_QUEUE)
-
-
-def largest_page() -> Call[int]:
-    """Read how many messages this server gives in a page and in a claim; 20 if it does not tell."""
-
-    def read(response: Response) -> int:
-        try:
-            resources = json_object(response)["resources"]
-            given = [resources[name]["hints"] for name in ("rel/messages", "rel/post_claim")]
-            return min(int(hints.get("max-large-limit", hints["max-limit"])) for hints in given)
-        except (KeyError, TypeError, ValueError):
-            return PAGE
-
-    return Call(HOME, read)
 
 
 def _pointer(key: str) -> str:
