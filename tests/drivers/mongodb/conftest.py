@@ -7,7 +7,7 @@ from typing import Protocol
 from uuid import uuid4
 
 import pytest
-from pymongo import monitoring
+from pymongo import common, monitoring, network_layer
 
 from tests.contract.stores import CASES, Stores
 from tests.contract.subject import QueueUnderTest
@@ -108,3 +108,10 @@ def other(stores: Stores) -> QueueUnderTest:
 async def second(open_stores: OpenStores, queue: QueueUnderTest) -> QueueUnderTest:
     """The queue as another server process sees it."""
     return queue.at(await open_stores())
+
+
+@pytest.fixture
+def quick_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let pymongo find a lost server in 50 ms, not in 500: each lost answer waits for that."""
+    monkeypatch.setattr(common, "MIN_HEARTBEAT_INTERVAL", 0.05)
+    monkeypatch.setattr(network_layer, "_POLL_TIMEOUT", 0.05)

@@ -2,8 +2,8 @@
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,9 +25,12 @@ class LossyProxy:
         self.lost: str | None = None
         self.serving: set[asyncio.Task[None]] = set()
 
-    def lose(self, number: int) -> None:
+    @contextmanager
+    def losing(self, number: int) -> Iterator[None]:
         """Lose the answer of the command of this number from now on, from 1, and only that."""
         self._left, self.lost = number, None
+        yield
+        self._left = None
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection of a client; a lost answer ends it."""

@@ -11,8 +11,10 @@ import pytest
 
 from tests.contract.stores import Stores
 from tests.contract.subject import MINUTE, QueueUnderTest, ack, ids, texts
+from tests.drivers.mongodb.commands import READS_AND_WRITES
 from tests.drivers.mongodb.conftest import OpenStores
 from tests.drivers.mongodb.inspection import database_of
+from tests.drivers.mongodb.plays import Scenario, any_play, perform
 from tests.services import MongoServer, free_port, start_mongo
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
@@ -31,6 +33,12 @@ NOT_PRIMARY, STEPPED_DOWN = 10107, 189
 TIME_IS_UP = 50
 WRITE_CONCERN_TIMEOUT = {"code": 64, "errmsg": "waiting for replication timed out"}
 ONCE = {"times": 1}
+LABELS = {
+    "commitTransaction": ["RetryableWriteError"],
+    "findAndModify": ["TransientTransactionError"],
+    "insert": ["TransientTransactionError"],
+}
+"""What a mongod adds to an error itself."""
 
 QUICK = "serverMonitoringMode=poll&heartbeatFrequencyMS=500&serverSelectionTimeoutMS=8000"
 """A fail point changes nothing that the server would announce: ask it again, and soon."""
@@ -90,57 +98,20 @@ async def test_workers_that_start_at_once_drop_the_index_of_earlier_versions(
         await open_stores(query=f"{QUICK}&appName={app_name}", as_member=True)
 
 
-@pytest.mark.parametrize("code", [NOT_PRIMARY, STEPPED_DOWN])
-@pytest.mark.parametrize("command", ["findAndModify", "insert", "commitTransaction"])
-async def test_a_post_survives_a_stepdown_at_each_step(
-    queue: QueueUnderTest, fail: Fail, command: str, code: int
+@any_play
+@pytest.mark.parametrize(
+    "failure",
+    [{"errorCode": NOT_PRIMARY}, {"errorCode": STEPPED_DOWN}, {"closeConnection": True}],
+    ids=["not primary", "stepped down", "connection closed"],
+)
+@pytest.mark.usefixtures("quick_client")
+async def test_an_act_survives_a_failure_of_each_of_its_commands(
+    queue: QueueUnderTest, fail: Fail, scenario: Scenario, failure: dict[str, Any]
 ) -> None:
-    await queue.post("first")
-    is_commit = command == "commitTransaction"
-    label = "RetryableWriteError" if is_commit else "TransientTransactionError"
-    with fail(command, errorCode=code, errorLabels=[label]):
-        await queue.post("a", "b")
-    assert await queue.bodies() == ["first", "a", "b"]
-
-
-@pytest.mark.parametrize("command", ["findAndModify", "insert", "commitTransaction"])
-async def test_a_post_whose_answer_is_lost_is_stored_once(
-    queue: QueueUnderTest, fail: Fail, command: str
-) -> None:
-    with fail(command, closeConnection=True):
-        await queue.post("a", "b")
-    assert await queue.bodies() == ["a", "b"]
-
-
-@pytest.mark.parametrize("failure", [{"errorCode": NOT_PRIMARY}, {"closeConnection": True}])
-@pytest.mark.parametrize("command", ["aggregate", "find", "update"])
-async def test_a_claim_survives_a_failure_at_each_step_and_counts_once(
-    queue: QueueUnderTest, fail: Fail, command: str, failure: dict[str, Any]
-) -> None:
-    await queue.post(*"abc")
-    with fail(command, **failure):
-        claimed = await queue.claim(2)
-    assert texts(claimed.messages) == ["a", "b"]
-    assert [message.claim_count for message in claimed.messages] == [1, 1]
-    assert len((await queue.get_claim(claimed.claim_id or "")).messages) == 2
-
-
-@pytest.mark.parametrize("failure", [{"errorCode": NOT_PRIMARY}, {"closeConnection": True}])
-async def test_a_delete_a_pop_and_a_release_survive_a_failure(
-    queue: QueueUnderTest, fail: Fail, failure: dict[str, Any]
-) -> None:
-    await queue.post(*"abcdef")
-    claimed = await queue.claim(2)
-    with fail("delete", **failure):
-        assert not await queue.delete(claimed.messages[0].id, claims=[claimed.claim_id or ""])
-    with fail("update", **failure):
-        await queue.release(claimed.claim_id or "")
-    assert await queue.counts() == (5, 0, 0)
-    with fail("update", **failure):
-        assert texts((await queue.pop(2)).messages) == ["b", "c"]
-    with fail("delete", **failure):
-        await queue.purge()
-    assert await queue.counts() == (0, 0, 0)
+    for command in sorted(READS_AND_WRITES | {"commitTransaction"}):
+        labels = LABELS.get(command, []) if "errorCode" in failure else []
+        point = {**failure, "errorLabels": labels} if labels else failure
+        await perform(scenario, queue.named(command), fail(command, **point))
 
 
 @pytest.mark.parametrize("code", [112, 251])
@@ -152,18 +123,6 @@ async def test_a_conflict_is_told_by_its_label_or_by_its_code(
     with fail("insert", mode={"times": 3}, errorCode=code, errorLabels=labels):
         await queue.post("a", "b")
     assert await queue.bodies() == ["first", "a", "b"]
-
-
-@pytest.mark.parametrize("step", ["findAndModify", "update", "commitTransaction"])
-async def test_a_dead_letter_survives_a_stepdown(
-    queue: QueueUnderTest, other: QueueUnderTest, fail: Fail, step: str
-) -> None:
-    (letter,) = await queue.post("a")
-    await queue.release(await queue.claim_id())
-    label = "RetryableWriteError" if step == "commitTransaction" else "TransientTransactionError"
-    with fail(step, errorCode=NOT_PRIMARY, errorLabels=[label]):
-        assert (await queue.claim(dead_letter=other.as_dead_letter_queue(1))).moved == 1
-    assert ids(await other.listed()) == [letter]
 
 
 async def test_a_pop_whose_removal_fails_is_answered_and_finished_by_the_sweep(
