@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRef
+from zaqar_lite.domain.models import DEFAULT_PRIORITY, Message, QueueRef
 
 DIGEST_SIZE = 16
 """Bytes."""
@@ -94,6 +94,21 @@ class NewMessage(Struct, frozen=True, gc=False):
     priority: int = DEFAULT_PRIORITY
     copies: tuple[Copy, ...] = ()
     outbox: tuple[OutboxEntry, ...] = ()
+
+    def stored(self, message_id: str, position: int, client_id: str, now: int) -> Message:
+        """The message as it is when it is stored at `now`."""
+        return Message(
+            message_id,
+            position,
+            self.body,
+            self.ttl_ms,
+            created_at=now,
+            expires_at=now + self.ttl_ms,
+            now=now,
+            client_id=client_id,
+            delay_expires_at=now + self.delay_ms if self.delay_ms else None,
+            headers=self.headers,
+        )
 
 
 class Posted(Struct, frozen=True, gc=False):

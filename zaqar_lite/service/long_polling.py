@@ -98,7 +98,7 @@ class _Line:
         self.changed = asyncio.Event()
 
     def announced(self, count: int) -> None:
-        """Wake waiters by a hint of the store (see `MessageStore.watch`)."""
+        """Wake waiters by a hint of the store (see `Listener`)."""
         self.hints += 1
         if count:
             self.wake(abs(count), counted=count > 0)

@@ -5,10 +5,9 @@ it by the scheme of a URI. Operations are intentions: each is one thing that a b
 atomic step (a script, a transaction, a guarded update). The rules - defaults, limits, statuses,
 who may do what - live in `service`; a driver keeps these promises, checked by `tests/contract`.
 
-Time: durations go in, the store turns them into absolute deadlines by its own clock, and those
-deadlines alone decide what is visible. An expired message, a lapsed claim and a due delay are so
-from their instant on, whether or not anything has swept. A delayed message is never handed out
-early.
+Time: durations go in, the store turns them into deadlines by its own clock, and those alone decide
+what is visible. An expired message, a lapsed claim and a due delay are so from their instant on,
+whether or not anything has swept. A delayed message is never handed out early.
 
 Versions: an operation that takes `version`, as its argument or in it, was decided by a queue record
 at that version. 0 means that the queue had no record; None means that the store need not check.
@@ -37,8 +36,7 @@ FAN_OUT stores are given other priorities than the default. A position is taken 
 enters a queue (posted or moved there) and never changes; a message that is promoted, released or
 lapsed re-enters at its own. The positions of a queue that was purged, or dropped and made again,
 are above all that it ever had. What an exposing queue hands out first is not promised; a message
-that `release_delayed` made ready is not delayed any more for anyone, whatever its `d` said, even
-when a delay is switched on again.
+that `release_delayed` made ready stays so, even when a delay is switched on again.
 """
 
 from abc import abstractmethod
@@ -193,8 +191,8 @@ class MessageStore(Store):
           id, age, counts, attempts, priority, headers and body, a new position, unclaimed and
           ready at once in the target, with its `Origin`. The move has happened before the answer
           leaves: atomically where the backend can, else crash-safe (repeatable; in between it is
-          visible in neither queue, claimable in neither, never lost). Moved messages do not use
-          up `limit`, and `max_messages` of the target does not stop them. No delay begins anew.
+          in neither queue, and never lost). Moved messages do not use up `limit`, and
+          `max_messages` of the target does not stop them. No delay begins anew.
         * It examines at most about MAX_EXAMINED entries; `more` says that this ended it early.
         * `removes`: what it hands out leaves the queue in the same step. There is no claim then,
           and counts stay.

@@ -1,6 +1,5 @@
 """Messages as documents: their fields, and how a reader sees one."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from bson import Int64
@@ -10,7 +9,6 @@ from msgspec.structs import astuple
 from zaqar_lite.domain.attempts import MAX_CLAIMS, Attempt, Ended
 from zaqar_lite.domain.groups import group_of
 from zaqar_lite.domain.models import Message, Origin
-from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.mongodb import states
 from zaqar_lite.storage.mongodb.indexes import Document
 from zaqar_lite.storage.mongodb.queues import QueueState
@@ -19,29 +17,26 @@ NO_ATTEMPTS: Document = {"a": 0}
 """The projection for readers that do not ask for details."""
 
 
-def new_document(
-    message: NewMessage, state: QueueState, *, message_id: str, position: int, client_id: str
-) -> Document:
-    """Make the document of a message that is posted at `state.now`."""
-    document = _document(message_id, state, position, message.body, client_id, message.headers)
-    document |= {"n": 0, "t": Int64(message.ttl_ms), "c": state.date}
-    document["e"] = DatetimeMS(state.now + message.ttl_ms)
-    if message.delay_ms:
-        document["s"] = states.DELAYED
-        document["d"] = document["w"] = DatetimeMS(state.now + message.delay_ms)
-    return document
-
-
-def adopted_document(message: Message, state: QueueState, position: int) -> Document:
-    """Make the document of a message that was in another store, as it was there."""
-    client_id = message.client_id or ""
-    document = _document(message.id, state, position, message.body, client_id, message.headers)
-    document |= {
+def to_document(message: Message, state: QueueState, position: int) -> Document:
+    """Make the document of a message that nobody holds, as it is at `state.now`."""
+    document: Document = {
+        "_id": message.id,
+        "q": state.key,
+        "k": Int64(position),
+        "s": states.READY,
+        "b": message.body,
+        "z": len(message.body),
+        "u": message.client_id or "",
         "n": message.claim_count,
         "t": Int64(message.ttl_ms),
         "c": DatetimeMS(message.created_at),
         "e": DatetimeMS(message.expires_at),
     }
+    if message.headers is not None:
+        # Pairs: a header's name may hold a dot or begin with a dollar sign.
+        document["h"] = [[name, text] for name, text in message.headers.items()]
+        if (group := group_of(message.headers)) is not None:
+            document["g"] = group
     if message.delay_expires_at:
         document["d"] = DatetimeMS(message.delay_expires_at)
         if message.delay_expires_at > state.now:
@@ -54,32 +49,6 @@ def adopted_document(message: Message, state: QueueState, position: int) -> Docu
         names = ("source", "at", "n", "cid", "cu", "r", "rd")
         document["o"] = dict(zip(names, astuple(origin), strict=True))
         document["o"]["at"] = DatetimeMS(origin.moved_at)
-    return document
-
-
-def _document(  # noqa: PLR0917 - the fields
-    message_id: str,
-    state: QueueState,
-    position: int,
-    body: bytes,
-    client_id: str,
-    headers: Mapping[str, str] | None,
-) -> Document:
-    """The fields that every message has from the beginning, and those of its headers."""
-    document: Document = {
-        "_id": message_id,
-        "q": state.key,
-        "k": Int64(position),
-        "s": states.READY,
-        "b": body,
-        "z": len(body),
-        "u": client_id,
-    }
-    if headers is not None:
-        # Pairs: a header's name may hold a dot or begin with a dollar sign.
-        document["h"] = [[name, text] for name, text in headers.items()]
-        if (group := group_of(headers)) is not None:
-            document["g"] = group
     return document
 
 

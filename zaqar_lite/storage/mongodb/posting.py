@@ -28,7 +28,7 @@ from zaqar_lite.domain.posts import (
 from zaqar_lite.domain.refusals import queue_changed, too_many_keys, too_many_messages
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.mongodb.connection import Connection
-from zaqar_lite.storage.mongodb.documents import adopted_document, new_document
+from zaqar_lite.storage.mongodb.documents import to_document
 from zaqar_lite.storage.mongodb.errors import TOO_LARGE, is_duplicate, translating
 from zaqar_lite.storage.mongodb.group_commit import GroupCommit, PendingPost
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
@@ -135,15 +135,8 @@ class _Plan:
                 continue
             position = self._base + len(self.documents) + 1
             message_id = post.ids.setdefault(index, new_message_id(position))
-            self.documents.append(
-                new_document(
-                    message,
-                    self.state,
-                    message_id=message_id,
-                    position=position,
-                    client_id=post.client_id,
-                )
-            )
+            new = message.stored(message_id, position, post.client_id, self.state.now)
+            self.documents.append(to_document(new, self.state, position))
             self.outbox += [(message_id, one) for one in message.outbox]
             answers.append(Posted(message_id))
             first_seen.discard(message_id)
@@ -229,7 +222,7 @@ class MongoMessageStore(Sweeping):
             if not await self._keys.is_next(session, state, source, number):
                 return 0
             documents = [
-                adopted_document(message, state, position)
+                to_document(message, state, position)
                 for position, message in enumerate(messages, state.counter - len(messages) + 1)
                 if message.expires_at > state.now
             ]
@@ -314,16 +307,12 @@ class MongoMessageStore(Sweeping):
         for queue, some in by_queue.items():
             count = len(some)
             state = await self._queues.advance(session, key_of(queue), messages=count)
-            documents = [
-                new_document(
-                    NewMessage(one.body_with(message_id), one.ttl_ms, one.delay_ms),
-                    state,
-                    message_id=new_message_id(position),
-                    position=position,
-                    client_id=clients[message_id],
-                )
-                for position, (message_id, one) in enumerate(some, state.counter - count + 1)
-            ]
+            documents = []
+            for position, (message_id, one) in enumerate(some, state.counter - count + 1):
+                brought = NewMessage(one.body_with(message_id), one.ttl_ms, one.delay_ms)
+                new_id, client_id = new_message_id(position), clients[message_id]
+                message = brought.stored(new_id, position, client_id, state.now)
+                documents.append(to_document(message, state, position))
             await self._connection.messages.insert_many(documents, session=session)
 
     def _decide(

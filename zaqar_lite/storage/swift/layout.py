@@ -14,7 +14,6 @@ from urllib.parse import quote, unquote
 from msgspec import structs
 
 from zaqar_lite.domain.models import Message, Origin, QueueRef
-from zaqar_lite.domain.posts import NewMessage
 
 ATTEMPTS, CLAIMS, INDEX, KEYS, MESSAGES = "a/", "c/", "i/", "k/", "m/"
 BEFORE_TAIL, TAIL = "l/", "l/tail"
@@ -271,12 +270,6 @@ class Content(NamedTuple):
     origin: Origin | None
     body: bytes
     attempts: Sequence[Sequence[Any]] = ()
-
-    @classmethod
-    def of(cls, message: NewMessage, client_id: str, now: int) -> Self:
-        """The content of a message that is posted now."""
-        headers = None if message.headers is None else dict(message.headers)
-        return cls(now, client_id, headers, None, message.body)
 
     @classmethod
     def parse(cls, data: bytes) -> Self:

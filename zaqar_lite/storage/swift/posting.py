@@ -85,7 +85,7 @@ class Posting(Reading):
             keys = [_stored_key("m", key, [ids[index]]) for index, key in plan.keys]
             if batch_key is not None:
                 keys.append(_stored_key("b", batch_key, [answer.id for answer in answers]))
-            made = self._made(plan.new, ids, client_id)
+            made = self._made(plan.new, positions, ids, client_id)
             forgotten_at = self._now() + self._connection.limits.idempotency_window_ms
             await self._store(container, tail, positions, lease, made, keys, forgotten_at)
             return answers
@@ -165,15 +165,19 @@ class Posting(Reading):
         tail = await self._tails.load(container, lease)
         positions = self._tails.next_positions(tail, count)
         tail = replace(tail, bound=tail.bound and tail.bound + count, project=queue.project)
-        made = self._made(entries, new_message_ids(positions.start, count), client_id)
+        ids = new_message_ids(positions.start, count)
+        made = self._made(entries, positions, ids, client_id)
         await self._store(container, tail, positions, lease, made)
 
     def _made(
-        self, messages: Sequence[NewMessage], ids: Sequence[str], client_id: str
+        self, messages: Sequence[NewMessage], positions: range, ids: Sequence[str], client_id: str
     ) -> list[Fetched]:
         """The objects of messages that are posted now."""
         now = self._now()
-        return [_new(*each, client_id, now) for each in zip(messages, ids, strict=True)]
+        return [
+            _fetched(message.stored(message_id, position, client_id, now), position)
+            for message, position, message_id in zip(messages, positions, ids, strict=True)
+        ]
 
     async def _store(  # noqa: PLR0917 - what a call has come to
         self,
@@ -220,7 +224,7 @@ class Posting(Reading):
                 return
             live = [message for message in messages if message.expires_at > now]
             positions = self._tails.next_positions(tail, len(live))
-            made = [_adopted(*each) for each in zip(live, positions, strict=True)]
+            made = [_fetched(*each) for each in zip(live, positions, strict=True)]
             calls = [Key(name, (str(number),))]
             bound = tail.bound and tail.bound + len(made) + 1
             tail = replace(tail, bound=bound, project=queue.project)
@@ -286,28 +290,10 @@ def _key_ends(entry: Entry) -> int:
     return layout.key_expires_at(entry.content_type)
 
 
-def _new(message: NewMessage, message_id: str, client_id: str, now: int) -> Fetched:
-    state = State(
-        expires_at=now + message.ttl_ms,
-        ttl_ms=message.ttl_ms,
-        poster=layout.client_digest(client_id),
-        delay_expires_at=now + message.delay_ms if message.delay_ms else 0,
-        group=_group_of(message.headers),
-        size=len(message.body),
-    )
-    return Fetched(
-        Listed(layout.original_name(message_id), state), Content.of(message, client_id, now)
-    )
-
-
-def _group_of(headers: Mapping[str, str] | None) -> str:
-    group = group_of(headers)
-    return "" if group is None else layout.group_digest(group)
-
-
-def _adopted(message: Message, position: int) -> Fetched:
-    """A message of another store as it was there, with its delay and counts."""
+def _fetched(message: Message, position: int) -> Fetched:
+    """The object of a message that nobody holds, with its delay and counts."""
     client_id, headers = message.client_id or "", message.headers
+    group = None if headers is None else group_of(headers)
     state = State(
         expires_at=message.expires_at,
         ttl_ms=message.ttl_ms,
@@ -315,7 +301,7 @@ def _adopted(message: Message, position: int) -> Fetched:
         delay_expires_at=message.delay_expires_at or 0,
         claim_count=message.claim_count,
         failure_count=message.failure_count,
-        group=_group_of(headers),
+        group="" if group is None else layout.group_digest(group),
         size=len(message.body),
     )
     content = Content(
