@@ -74,6 +74,14 @@ async def an_acknowledgement(queue: QueueUnderTest) -> Play:
     assert await queue.bodies() == ["c"]
 
 
+async def a_purge(queue: QueueUnderTest) -> Play:
+    await queue.post(*"abc")
+    claim_id = await queue.claim_id(2)
+    yield queue.purge()
+    assert await queue.counts() == (0, 0, 0)
+    assert await queue.is_over(claim_id)
+
+
 async def dead_letters(queue: QueueUnderTest) -> Play:
     letters = queue.named(queue.ref.name + "-letters")
     await queue.post(*"abc")
@@ -173,6 +181,7 @@ SCENARIOS: dict[str, Scenario] = {
     "a claim counts once and is told of all that it holds": a_claim,
     "a pop loses nothing and gives nothing twice": a_pop,
     "an acknowledgement is done": an_acknowledgement,
+    "a purge is done": a_purge,
     "dead letters move once": dead_letters,
     "settlements are done once and told as done": settlements(with_letter=False),
     "so are those with a letter": settlements(with_letter=True),
