@@ -19,16 +19,11 @@ from zaqar_lite.api.v2.claims import ClaimActions
 from zaqar_lite.api.v2.events import EventActions
 from zaqar_lite.api.v2.jobs import JobActions, ScheduleActions, delayed_twins
 from zaqar_lite.api.v2.messages import MessageActions
-from zaqar_lite.api.v2.pools import DrainActions, FlavorActions, PoolActions
+from zaqar_lite.api.v2.pools import FlavorActions, PoolActions
 from zaqar_lite.api.v2.projects import EncryptionActions, KeyActions, QuotaActions
 from zaqar_lite.api.v2.queues import QueueActions
-from zaqar_lite.api.v2.service import (
-    MetricActions,
-    ProbeActions,
-    ServiceActions,
-    home_document,
-)
-from zaqar_lite.api.v2.subscriptions import DeliveryActions, SubscriptionActions
+from zaqar_lite.api.v2.service import MetricActions, ServiceActions, home_document
+from zaqar_lite.api.v2.subscriptions import SubscriptionActions
 from zaqar_lite.api.v2.topics import TopicActions, topic_messages
 from zaqar_lite.api.websocket.conversation import SocketHost
 from zaqar_lite.domain.limits import Limits
@@ -76,10 +71,13 @@ def build_app(
     polling = Polling(services.long_polling, long_requests, longest=limits.max_wait)
     dialect = None if not settings.sqs else _sqs(settings, services, polling, limits)
     others = () if dialect is None else dialect.routes
-    more: tuple[object, ...] = (ProbeActions(readiness), MetricActions(metrics), events)
+    more: tuple[object, ...] = (MetricActions(metrics), events)
     if services.keys is not None:
         more = (*more, KeyActions(services.keys, signs=settings.sqs))
-    routes = _routes(services, polling, renderer, more, limits, is_admin=settings.admin_mode)
+    is_admin = settings.admin_mode
+    routes = _routes(
+        services, polling, renderer, more, limits, readiness=readiness, is_admin=is_admin
+    )
     tree = RouteTree(tuple(routes))
     everything = (*tree.routes, *others)
     metrics.lay_out({route.name: f"{route.method} {route.template}" for route in everything})
@@ -179,6 +177,7 @@ def _routes(
     more: tuple[object, ...],
     limits: Limits,
     *,
+    readiness: Readiness,
     is_admin: bool,
 ) -> Iterator[Route]:
     """Every route that is served: those of the services and of `more` actions.
@@ -193,19 +192,16 @@ def _routes(
     claims = ClaimActions(services.claims, polling, renderer)
     messages = MessageActions(services.messages, claims, polling, renderer)
     jobs = JobActions(services.jobs, authorizer)
-    subscribing = (
-        SubscriptionActions(
-            services.subscriptions, authorizer, services.trusts, doubt=services.inspection.doubt
-        ),
-        DeliveryActions(services.inspection),
+    subscriptions = SubscriptionActions(
+        services.subscriptions, authorizer, services.trusts, services.inspection
     )
     actions: list[object] = [
-        ServiceActions(services.health, home_document=home),
+        ServiceActions(services.health, readiness, home_document=home),
         *more,
         queues,
         messages,
         claims,
-        *subscribing,
+        subscriptions,
         jobs,
         ScheduleActions(services.schedules, authorizer),
         QuotaActions(services.quotas, services.usage),
@@ -214,8 +210,7 @@ def _routes(
         actions.append(EncryptionActions(services.encryption_keys))
     pools = services.pools
     if is_admin and pools is not None:
-        actions.append(PoolActions(pools.registry, pools.placements, limits))
-        actions.append(DrainActions(pools.drains))
+        actions.append(PoolActions(pools.registry, pools.placements, pools.drains, limits))
         actions.append(FlavorActions(pools.registry, limits))
     absent = {"topic_replay_messages"}  # a topic keeps nothing that could be sent again
     if not is_admin:
@@ -223,7 +218,7 @@ def _routes(
     if not is_admin and services.identity is None:
         absent |= {"show_quotas", "set_quotas", "reset_quotas"}
     found = [route for one in actions for route in routes_of(one, limits)]
-    found += on_topics(route for one in (topics, *subscribing) for route in routes_of(one, limits))
+    found += on_topics(route for one in (topics, subscriptions) for route in routes_of(one, limits))
     found += topic_messages(routes_of(messages, limits))
     found += delayed_twins(routes_of(jobs, limits))
     for route in found:

@@ -63,9 +63,12 @@ class FlavorChange(Struct):
 class PoolActions:
     """The actions under `/v2/pools`."""
 
-    def __init__(self, registry: PoolRegistry, placements: Placements, limits: Limits) -> None:
+    def __init__(
+        self, registry: PoolRegistry, placements: Placements, drains: Drains, limits: Limits
+    ) -> None:
         self._registry = registry
         self._placements = placements
+        self._drains = drains
         self.most = limits.max_pools_per_page
 
     @route(
@@ -97,6 +100,28 @@ class PoolActions:
         pool, unknown = await self._registry.change_pool(request.path_values[0], changes)
         return Response(200, self.shown(pool, detailed=False), _warning(unknown))
 
+    @route(
+        "POST /v2/pools/{pool_name}/drain -> Drain",
+        "pools:drain admin",
+        (202, 404, 409),
+        rel="pool_drain",
+    )
+    async def drain_pool(self, request: Request) -> Response:
+        """Move a pool's queues to others."""
+        drain = await self._drains.begin(request.path_values[0])
+        location = f"{_href('pools', drain.pool)}/drain".encode()
+        return Response(202, _drain(drain), ((b"location", location),))
+
+    @route(
+        "GET /v2/pools/{pool_name}/drain -> Drain",
+        "pools:get_drain admin",
+        (200, 404),
+        rel="pool_drain",
+    )
+    async def show_pool_drain(self, request: Request) -> Response:
+        """Tell how far a pool is drained."""
+        return Response(200, _drain(await self._drains.get(request.path_values[0])))
+
     async def page(self, request: Request, marker: str | None, limit: int) -> Sequence[Pool]:
         """Read some pools."""
         return await self._registry.list_pools(marker, limit)
@@ -119,35 +144,6 @@ class PoolActions:
             "weight": pool.weight,
         }
         return {**shown, "options": pool.shown_options} if detailed else shown
-
-
-class DrainActions:
-    """The actions of `/v2/pools/{pool_name}/drain`."""
-
-    def __init__(self, drains: Drains) -> None:
-        self._drains = drains
-
-    @route(
-        "POST /v2/pools/{pool_name}/drain -> Drain",
-        "pools:drain admin",
-        (202, 404, 409),
-        rel="pool_drain",
-    )
-    async def drain_pool(self, request: Request) -> Response:
-        """Move a pool's queues to others."""
-        drain = await self._drains.begin(request.path_values[0])
-        location = f"{_href('pools', drain.pool)}/drain".encode()
-        return Response(202, _drain(drain), ((b"location", location),))
-
-    @route(
-        "GET /v2/pools/{pool_name}/drain -> Drain",
-        "pools:get_drain admin",
-        (200, 404),
-        rel="pool_drain",
-    )
-    async def show_pool_drain(self, request: Request) -> Response:
-        """Tell how far a pool is drained."""
-        return Response(200, _drain(await self._drains.get(request.path_values[0])))
 
 
 @Resource(

@@ -37,11 +37,30 @@ VERSIONS = {
 }
 
 
-class ServiceActions:
-    """The actions that are about no queue."""
+TEXT = b"text/plain; charset=utf-8"
+_STATES = ("ready", "delayed", "claimed")
 
-    def __init__(self, health: Health, *, home_document: Callable[[], dict[str, Any]]) -> None:
+
+def probe(path: str, statuses: tuple[int, ...], *parameters: Parameter) -> Callable[[A], A]:
+    """The routes of a probe: GET, and HEAD as load balancers send it, whose body is left out."""
+
+    def decorate(method: A) -> A:
+        for verb, name in (("HEAD", f"{method.__name__}_head"), ("GET", method.__name__)):
+            one = route(f"{verb} {path}", "", statuses, parameters, public=True, needs_store=False)
+            replace(one, name=name, rel=method.__name__)(method)
+        return method
+
+    return decorate
+
+
+class ServiceActions:
+    """The actions that are about no queue: what is served, and whether it is."""
+
+    def __init__(
+        self, health: Health, readiness: Readiness, *, home_document: Callable[[], dict[str, Any]]
+    ) -> None:
         self._health = health
+        self._readiness = readiness
         self._home_document = home_document
 
     @route("GET /", "", (300,), public=True, needs_store=False)
@@ -88,6 +107,27 @@ class ServiceActions:
             shown = {**found, **shown, "catalog_reachable": True}
         return Response(200, shown)
 
+    @probe("/livez", (200,))
+    async def livez(self, request: Request) -> Response:
+        """Tell whether the process works."""
+        return Response(200, b"ok\n", media_type=TEXT)
+
+    @probe(
+        "/readyz",
+        (200, 503),
+        Parameter("verbose", "Text", "Say what was looked at, whatever its value."),
+    )
+    async def readyz(self, request: Request) -> Response:
+        """Tell whether requests are served; with `verbose`, why."""
+        checks = await self._readiness.checks()
+        failed = any(check.problem for check in checks)
+        lines = ["not ready" if failed else "ok"]
+        if failed or b"verbose" in re.split(rb"[&=]", request.query_string):
+            told = [(check.name, check.problem or check.warning or "ok") for check in checks]
+            lines = [f"{name}: {text}" for name, text in told] + lines
+        text = "".join(f"{line}\n" for line in lines)
+        return Response(503 if failed else 200, text.encode(), media_type=TEXT)
+
 
 _UNREACHABLE = {"storage_reachable": False}
 
@@ -111,50 +151,6 @@ def _shown(report: Report) -> dict[str, Any]:
         },
         "capabilities": report.capabilities,
     }
-
-
-TEXT = b"text/plain; charset=utf-8"
-_STATES = ("ready", "delayed", "claimed")
-
-
-def probe(path: str, statuses: tuple[int, ...], *parameters: Parameter) -> Callable[[A], A]:
-    """The routes of a probe: GET, and HEAD as load balancers send it, whose body is left out."""
-
-    def decorate(method: A) -> A:
-        for verb, name in (("HEAD", f"{method.__name__}_head"), ("GET", method.__name__)):
-            one = route(f"{verb} {path}", "", statuses, parameters, public=True, needs_store=False)
-            replace(one, name=name, rel=method.__name__)(method)
-        return method
-
-    return decorate
-
-
-class ProbeActions:
-    """The actions of probes: whether the process lives, and whether it serves."""
-
-    def __init__(self, readiness: Readiness) -> None:
-        self._readiness = readiness
-
-    @probe("/livez", (200,))
-    async def livez(self, request: Request) -> Response:
-        """Tell whether the process works."""
-        return Response(200, b"ok\n", media_type=TEXT)
-
-    @probe(
-        "/readyz",
-        (200, 503),
-        Parameter("verbose", "Text", "Say what was looked at, whatever its value."),
-    )
-    async def readyz(self, request: Request) -> Response:
-        """Tell whether requests are served; with `verbose`, why."""
-        checks = await self._readiness.checks()
-        failed = any(check.problem for check in checks)
-        lines = ["not ready" if failed else "ok"]
-        if failed or b"verbose" in re.split(rb"[&=]", request.query_string):
-            told = [(check.name, check.problem or check.warning or "ok") for check in checks]
-            lines = [f"{name}: {text}" for name, text in told] + lines
-        text = "".join(f"{line}\n" for line in lines)
-        return Response(503 if failed else 200, text.encode(), media_type=TEXT)
 
 
 class MetricActions:

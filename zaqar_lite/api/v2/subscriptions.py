@@ -1,6 +1,6 @@
 """Subscriptions and their deliveries: the last attempts, what failed, another try, and a ping."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -50,12 +50,12 @@ class Replay(Struct, rename={"since": "from"}):
 )
 @dataclass(eq=False, repr=False)
 class SubscriptionActions:
-    """The actions under `/v2/queues/{queue_name}/subscriptions`."""
+    """The actions under `/v2/queues/{queue_name}/subscriptions`, deliveries included."""
 
     subscriptions: Subscriptions
     authorizer: Authorizer
     trusts: Trusts | None
-    doubt: Callable[[str | None], str | None]
+    inspection: DeliveryInspection
 
     def __post_init__(self) -> None:
         self.most = self.subscriptions.limits.max_subscriptions_per_page
@@ -90,7 +90,7 @@ class SubscriptionActions:
         shown = {"subscription_id": made.id}
         if made.secret is not None:
             shown["secret"] = made.secret.text
-        return Response(201, shown, (location, *warning(self.doubt(draft.subscriber))))
+        return Response(201, shown, (location, *warning(self.inspection.doubt(draft.subscriber))))
 
     async def create_new(self, request: Request) -> Response:
         """Subscribe; a subscriber that is there is a conflict, whether it has confirmed or not."""
@@ -124,7 +124,7 @@ class SubscriptionActions:
             queue, request.path_values[1], draft, self._trusting(request)
         )
         location = (b"location", request.path.encode())
-        return Response(204, b"", (location, *warning(self.doubt(draft.subscriber))))
+        return Response(204, b"", (location, *warning(self.inspection.doubt(draft.subscriber))))
 
     @route(
         "PUT /v2/queues/{queue_name}/subscriptions/{subscription_id}/confirm Confirmation",
@@ -160,6 +160,80 @@ class SubscriptionActions:
         """Make another secret; the one before is good for another day."""
         secret = await self.subscriptions.rotate_secret(request.queue, request.path_values[1])
         return Response(200, {"secret": secret})
+
+    @route(
+        "GET " + _ONE + "/deliveries -> Deliveries",
+        "subscription:get_deliveries read",
+        (200, 404),
+        (Parameter("state", "DeliveryState", "'last' or 'failed'."), MARKER, LIMIT),
+        rel="deliveries",
+    )
+    async def list_deliveries(self, request: Request) -> Response:
+        """List a subscription's deliveries."""
+        state = request.text("state") or "last"
+        queue, subscription_id = request.queue, request.path_values[1]
+        if state == "last":
+            attempts = await self.inspection.attempts(queue, subscription_id)
+            shown = [_attempt(attempt) for attempt in attempts]
+            return Response(200, {"deliveries": shown, "links": []})
+        if state != "failed":
+            raise Invalid("'state' must be 'last' or 'failed'.")
+        limit = request.whole("limit", None)
+        failed = await self.inspection.failed(
+            queue, subscription_id, marker=request.text("marker"), limit=limit
+        )
+        links = next_page(request, failed[-1].id if failed else None)
+        shown = [_failed(one) for one in failed]
+        return Response(200, {"deliveries": shown, "links": links})
+
+    @route(
+        "POST " + _ONE + "/deliveries/{delivery_id}/retry",
+        "subscription:retry_delivery manage",
+        (204, 404),
+        rel="delivery_retry",
+    )
+    async def retry_delivery(self, request: Request) -> Response:
+        """Deliver again."""
+        _, subscription_id, delivery_id = request.path_values
+        await self.inspection.retry(request.queue, subscription_id, delivery_id)
+        return NO_CONTENT
+
+    @route(
+        "POST " + _ONE + "/replay Replay -> Replayed",
+        "subscription:replay manage",
+        (200, 404),
+        rel="subscription_replay",
+    )
+    async def replay_messages(self, request: Request) -> Response:
+        """Deliver a span of time again."""
+        form = documents.read_form(request, Replay)
+        replayed = await self.inspection.replay(
+            request.queue,
+            request.path_values[1],
+            since=_instant("from", form.since),
+            until=_instant("until", form.until),
+            marker=form.marker,
+        )
+        return Response(200, {"replayed": replayed.messages, "marker": replayed.marker})
+
+    @route(
+        "POST " + _ONE + "/ping -> Pinged",
+        "subscription:ping manage",
+        (200, 404),
+        rel="subscription_ping",
+    )
+    async def ping_subscription(self, request: Request) -> Response:
+        """Send a test notification."""
+        result = await self.inspection.ping(request.queue, request.path_values[1])
+        answer = result.answer
+        document = {
+            "outcome": result.outcome.value,
+            "status": answer.status,
+            "milliseconds": result.milliseconds,
+            "answer": answer.text,
+            "error": answer.error,
+        }
+        return Response(200, document)
 
     def _check(self, request: Request, queue: QueueRef, draft: SubscriptionDraft) -> None:
         """Refuse that somebody gives away what they have not."""
@@ -207,87 +281,6 @@ class SubscriptionActions:
                 None if off is None else {"reason": off.reason, "at": instant(off.at)}
             )
         return shown
-
-
-class DeliveryActions:
-    """The actions under `.../subscriptions/{subscription_id}` that are about deliveries."""
-
-    def __init__(self, inspection: DeliveryInspection) -> None:
-        self._inspection = inspection
-
-    @route(
-        "GET " + _ONE + "/deliveries -> Deliveries",
-        "subscription:get_deliveries read",
-        (200, 404),
-        (Parameter("state", "DeliveryState", "'last' or 'failed'."), MARKER, LIMIT),
-        rel="deliveries",
-    )
-    async def list_deliveries(self, request: Request) -> Response:
-        """List a subscription's deliveries."""
-        state = request.text("state") or "last"
-        queue, subscription_id = request.queue, request.path_values[1]
-        if state == "last":
-            attempts = await self._inspection.attempts(queue, subscription_id)
-            shown = [_attempt(attempt) for attempt in attempts]
-            return Response(200, {"deliveries": shown, "links": []})
-        if state != "failed":
-            raise Invalid("'state' must be 'last' or 'failed'.")
-        limit = request.whole("limit", None)
-        failed = await self._inspection.failed(
-            queue, subscription_id, marker=request.text("marker"), limit=limit
-        )
-        links = next_page(request, failed[-1].id if failed else None)
-        shown = [_failed(one) for one in failed]
-        return Response(200, {"deliveries": shown, "links": links})
-
-    @route(
-        "POST " + _ONE + "/deliveries/{delivery_id}/retry",
-        "subscription:retry_delivery manage",
-        (204, 404),
-        rel="delivery_retry",
-    )
-    async def retry_delivery(self, request: Request) -> Response:
-        """Deliver again."""
-        _, subscription_id, delivery_id = request.path_values
-        await self._inspection.retry(request.queue, subscription_id, delivery_id)
-        return NO_CONTENT
-
-    @route(
-        "POST " + _ONE + "/replay Replay -> Replayed",
-        "subscription:replay manage",
-        (200, 404),
-        rel="subscription_replay",
-    )
-    async def replay_messages(self, request: Request) -> Response:
-        """Deliver a span of time again."""
-        form = documents.read_form(request, Replay)
-        replayed = await self._inspection.replay(
-            request.queue,
-            request.path_values[1],
-            since=_instant("from", form.since),
-            until=_instant("until", form.until),
-            marker=form.marker,
-        )
-        return Response(200, {"replayed": replayed.messages, "marker": replayed.marker})
-
-    @route(
-        "POST " + _ONE + "/ping -> Pinged",
-        "subscription:ping manage",
-        (200, 404),
-        rel="subscription_ping",
-    )
-    async def ping_subscription(self, request: Request) -> Response:
-        """Send a test notification."""
-        result = await self._inspection.ping(request.queue, request.path_values[1])
-        answer = result.answer
-        document = {
-            "outcome": result.outcome.value,
-            "status": answer.status,
-            "milliseconds": result.milliseconds,
-            "answer": answer.text,
-            "error": answer.error,
-        }
-        return Response(200, document)
 
 
 def _object(document: Any) -> dict[str, Any]:  # noqa: ANN401 - any JSON
