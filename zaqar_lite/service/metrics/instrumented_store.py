@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from zaqar_lite.domain.errors import LimitReached, Unavailable
 from zaqar_lite.domain.ids import is_message_id
-from zaqar_lite.domain.models import Claimed, Message, QueueRef, Refusal
+from zaqar_lite.domain.models import Claimed, ClaimRequest, Message, QueueRef, Refusal
 from zaqar_lite.domain.posts import NewMessage, Posted
 from zaqar_lite.domain.settlements import Act, Outcome, Settled, Settlement
 from zaqar_lite.service.metrics.shared_counters import (
@@ -55,7 +55,7 @@ class _InstrumentedStore:
         counts: dict[str, Count] = {
             "post": self._count_post,
             "claim": self._count_claim,
-            "pop": self._count_pop,
+            "pop": self._count_claim,
             "settle": self._count_settle,
             "delete": self._count_delete,
             "move": self._count_move,
@@ -118,21 +118,14 @@ class _InstrumentedStore:
         if self._row.flows:
             self._count_flow(queue, stored, 0, 0)
 
-    def _count_claim(self, queue: QueueRef, _: object, claimed: Claimed) -> None:
+    def _count_claim(self, queue: QueueRef, given: tuple[ClaimRequest], claimed: Claimed) -> None:
         if claimed.moved:
             self._row.add(self._dead["exhausted"], claimed.moved)
-        if claimed.messages:
-            self._count("handed_out", len(claimed.messages))
-            self._count_flow(queue, 0, len(claimed.messages), 0)
-            self._count_waits(claimed.messages, first=1)
-
-    def _count_pop(self, queue: QueueRef, _: object, popped: Claimed) -> None:
-        self._row.add(self._dead["exhausted"], popped.moved)
-        if popped.messages:
-            count = len(popped.messages)
-            self._count("popped", count)
-            self._count_flow(queue, 0, count, count)
-            self._count_waits(popped.messages, first=0)
+        count, removes = len(claimed.messages), given[0].removes
+        if count:
+            self._count("popped" if removes else "handed_out", count)
+            self._count_flow(queue, 0, count, count if removes else 0)
+            self._count_waits(claimed.messages, first=0 if removes else 1)
 
     def _count_waits(self, messages: Sequence[Message], *, first: int) -> None:
         """Count how long the first message had been ready, and how late each delayed one is.
