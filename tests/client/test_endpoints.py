@@ -16,6 +16,7 @@ from zaqar_lite.client import (
     BadRequest,
     ClaimLost,
     ClaimOptions,
+    Client,
     Forbidden,
     MessageClaimed,
     NewMessage,
@@ -71,8 +72,8 @@ def test_seconds_are_whole_and_not_cut_down(seconds: float) -> None:
         serialization.encode_message(NewMessage(body=1, ttl=seconds))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="delay is a whole number"):
         serialization.encode_message(NewMessage(body=1, delay=seconds))  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="delay is a whole number"):
-        messages.edit("q", "m", NewMessage(body=..., delay=seconds))  # type: ignore[arg-type]
+    with Client() as client, pytest.raises(TypeError, match="delay is a whole number"):
+        client.edit("q", "m", delay=seconds)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="grace is a whole number"):
         claims.renew("q", "c", grace=seconds)  # type: ignore[arg-type]
 

@@ -35,7 +35,7 @@ from zaqar_lite.client.errors import (
     NotDelayed,
 )
 from zaqar_lite.client.models import Ids, Message, MessagePage, NewMessage
-from zaqar_lite.client.serialization import Encoder, encode_body
+from zaqar_lite.client.serialization import encode_body
 from zaqar_lite.client.steps import Page, Pages, Steps, listing, method
 
 _to_message = serialization.converter(Message)
@@ -177,10 +177,27 @@ class Messages(BaseClient):
             NotDelayed: too late.
             DueChanged: somebody has moved it.
             MessageNotFound: there is none (any more).
+            ValueError: nothing to change was given.
         """
-        changed = arguments.options_of(NewMessage, locals())
-        call = edit(queue, message_id, changed, if_due=if_due, encoder=self.encoder)
-        return self._exchange(call)
+        parts: list[bytes] = []
+        if body is not ...:
+            parts.append(b'"body":' + encode_body(body, self.encoder))
+        wait = serialization.seconds_until(delay, deliver_at)
+        for name, seconds in (("ttl", ttl), ("delay", wait)):
+            if seconds is not None:
+                parts.append(b'"%b":%d' % (name.encode(), arguments.whole(name, seconds)))
+        if not parts:
+            message = "nothing to change: give body, ttl, delay or deliver_at"
+            raise ValueError(message)
+        headers = dict(JSON_TYPE)
+        arguments.zoned("if_due", if_due)
+        if if_due is not None:
+            headers["If-Match"] = f'"{if_due.isoformat()}"'
+        path = queue_path(queue, "messages", message_id)
+        request = Request("PATCH", path, headers, b"{" + b",".join(parts) + b"}")
+        errors = {404: MessageNotFound, 409: NotDelayed, 412: DueChanged}
+        read = partial(read_message, queue)
+        return self._exchange(Call(request, lambda r: read(serialization.json_object(r)), errors))
 
     @method
     def cancel(self, queue: str, message_id: str) -> Steps[None]:
@@ -361,41 +378,6 @@ def get_messages(
     )
     request = Request("GET", path, {})
     return Call(request, lambda r: read_messages(queue, r, raw=raw), {404: MessageNotFound})
-
-
-def edit(
-    queue: str,
-    message_id: str,
-    changed: NewMessage,
-    *,
-    if_due: dt.datetime | None = None,
-    encoder: Encoder | None = None,
-) -> Call[Message]:
-    """Change a message that is still delayed, with `if_due` only where it is due then.
-
-    A body of `...`, and what is None, stays.
-
-    Raises:
-        ValueError: nothing to change was given.
-    """
-    wait = serialization.seconds_until(changed.delay, changed.deliver_at)
-    parts: list[bytes] = []
-    if changed.body is not ...:
-        parts.append(b'"body":' + encode_body(changed.body, encoder))
-    for name, seconds in (("ttl", changed.ttl), ("delay", wait)):
-        if seconds is not None:
-            parts.append(b'"%b":%d' % (name.encode(), arguments.whole(name, seconds)))
-    if not parts:
-        message = "nothing to change: give body, ttl, delay or deliver_at"
-        raise ValueError(message)
-    path = queue_path(queue, "messages", message_id)
-    headers = dict(JSON_TYPE)
-    arguments.zoned("if_due", if_due)
-    if if_due is not None:
-        headers["If-Match"] = f'"{if_due.isoformat()}"'
-    request = Request("PATCH", path, headers, b"{" + b",".join(parts) + b"}")
-    errors = {404: MessageNotFound, 409: NotDelayed, 412: DueChanged}
-    return Call(request, lambda r: read_message(queue, serialization.json_object(r)), errors)
 
 
 def delete_message(queue: str, message_id: str, *, claim_id: str | None = None) -> Call[None]:
