@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 
@@ -30,6 +31,7 @@ from tests.drivers.mongodb.commands import (
 )
 from tests.drivers.mongodb.conftest import OpenStores
 from tests.drivers.mongodb.inspection import database_of
+from tests.drivers.mongodb.plays import SCENARIOS, perform
 from tests.services import MongoServer
 from zaqar_lite.domain.errors import LimitReached
 from zaqar_lite.domain.models import Claimed, DelayMode, QueueRef, RetryPolicy
@@ -315,7 +317,9 @@ async def test_counts_take_four_commands_and_are_read_from_an_index_alone(
 
 
 async def exercise(stores: Stores, queue: QueueUnderTest, other: QueueUnderTest) -> None:
-    """Every operation of both stores once, on a queue with everything in it."""
+    """Every operation of both stores: the plays, and the others on a queue of all states."""
+    for number, play in enumerate(SCENARIOS.values()):
+        await perform(play, queue.named(f"play-{number}"), nullcontext())
     management, ref = stores.management, queue.ref
     record, _ = await management.create_queue(ref, {"_dead_letter_queue": "other"}, max_queues=9)
     record = await management.update_queue(record)
@@ -325,43 +329,27 @@ async def exercise(stores: Stores, queue: QueueUnderTest, other: QueueUnderTest)
     await management.exposing_queues(limit=5)
     await hold(queue, 60)
     await queue.post(*map(str, range(60)), delay=30 * MINUTE)
-    (late,) = await queue.post("late", delay=40 * MINUTE)
     ready = await queue.post(*map(str, range(40)))
-    await queue.post_all([new("keyed", key="k")], batch_key="b")
-    await queue.post_all([new("keyed", key="k")], batch_key="b")
     await queue.page(limit=10)
     for claimed, delayed in ((False, False), (True, False), (False, True)):
         await queue.page(limit=10, claimed=claimed, delayed=delayed, exclude="me")
     await queue.get(*ready)
-    await queue.edit(late, "edited", delay=50 * MINUTE)
-    policy = other.as_dead_letter_queue(1)
-    for _ in range(2):
-        held = await queue.claim(10, dead_letter=policy)
-        await queue.release(held.claim_id or "")
     for mode in DelayMode:
         held = await queue.claim(5, mode=mode)
         await queue.get_claim(held.claim_id or "")
         await queue.renew(held.claim_id or "")
-        first, second, third, *rest = ids(held.messages)
-        retries = RetryPolicy(other.as_dead_letter_queue())
-        acts = ack(first), fail(second, MINUTE), bury(third)
-        await queue.settle(held.claim_id or "", *acts, retries=retries)
         await queue.next_due()
-        await queue.delete(*rest, claims=[held.claim_id or ""])
+        await queue.delete(*ids(held.messages), claims=[held.claim_id or ""])
         await queue.pop(5, mode=mode)
     await queue.delete(*ready, claims=[])
     await queue.delete(*ready)
-    (moved,) = await queue.post("moved")
-    await queue.move(other, moved)
+    await other.post("moved")
     for number in (1, 2):
         adopted = await other.listed()
         await stores.messages.delete(other.ref, ids(adopted), claim_ids=None)
         await stores.messages.import_messages(queue.ref, adopted, source="pool", number=number)
-    for value in (b"1", b"2"):
-        await management.put_record("kind", *ref, value, expected=None, ttl_ms=MINUTE)
+    await management.put_record("kind", *ref, b"1", expected=None, ttl_ms=MINUTE)
     await management.list_records("kind", limit=5)
-    await management.delete_record("kind", *ref)
-    await management.sweep_records(5)
     await queue.stats()
     await stores.messages.stats(ref, ranges=3)
     await queue.release_delayed(5)
