@@ -30,9 +30,25 @@ class Turns:
             for _ in range(_ROUNDS):
                 await asyncio.sleep(0)
 
+    def slices(self) -> "Slices":
+        """Begin long work of one request whose parts take nobody knows how long."""
+        return Slices(self)
+
+    async def steps(self, items: Sequence[T]) -> AsyncIterator[tuple[int, Sequence[T]]]:
+        """Cut items into steps, which take turns with other long work; a few are one step at once.
+
+        A step is the index of its first item, and its items.
+        """
+        if len(items) <= STEP:
+            yield 0, items
+            return
+        for first in range(0, len(items), STEP):
+            await self.wait()
+            yield first, items[first : first + STEP]
+
 
 class Slices:
-    """Long work of one request in slices, where nobody knows how long each part of it takes."""
+    """Long work of one request, in slices of some milliseconds between which others go on."""
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
@@ -43,16 +59,3 @@ class Slices:
         if time.monotonic() >= self._ends:
             await self._turns.wait()
             self._ends = time.monotonic() + _SLICE
-
-
-async def in_steps(items: Sequence[T], turns: Turns) -> AsyncIterator[tuple[int, Sequence[T]]]:
-    """Cut items into steps, which take turns with other long work; a few are one step at once.
-
-    A step is the index of its first item, and its items.
-    """
-    if len(items) <= STEP:
-        yield 0, items
-        return
-    for first in range(0, len(items), STEP):
-        await turns.wait()
-        yield first, items[first : first + STEP]

@@ -62,7 +62,7 @@ from zaqar_lite.domain.models import (
 )
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.settlements import Act, Settlement
-from zaqar_lite.domain.yielding import Turns, in_steps
+from zaqar_lite.domain.yielding import Turns
 from zaqar_lite.service.caching import Cache
 from zaqar_lite.service.records import PREFIX, Kind, is_sealed
 from zaqar_lite.storage.base import MessageStore
@@ -239,7 +239,7 @@ class EncryptionKeys:
         """
         key = await self._sealing_key(queue.project, len(new))
         sealed: list[NewMessage] = []
-        async for _, part in in_steps(new, self._turns):
+        async for _, part in self._turns.steps(new):
             for one in part:
                 body = seal(key.cipher, key.key.id, queue.project, queue.name, one.body)
                 sealed.append(msgspec.structs.replace(one, body=body))

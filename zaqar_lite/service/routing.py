@@ -124,7 +124,7 @@ class Router:
         Raises:
             Invalid: more copies than a post may make, or more steps than its filters may take.
         """
-        slices = Slices(turns)
+        slices = turns.slices()
         known = await self._receivers(queue.project, filtered, slices)
         budget, copies_left = Budget(), self._limits.max_copies_per_post
         routed = []

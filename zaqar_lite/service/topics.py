@@ -27,7 +27,7 @@ from zaqar_lite.domain.topics import (
     name_of,
     topic_overlay,
 )
-from zaqar_lite.domain.yielding import Turns, in_steps
+from zaqar_lite.domain.yielding import Turns
 from zaqar_lite.service.delivery.outbox import (
     CLIENT_ID,
     Forwarded,
@@ -180,7 +180,7 @@ class Topics:
             KeyReused: a key stands for another message.
         """
         await self._drafts.check(drafts, batch_key)
-        async for first, part in in_steps(drafts, self.turns):
+        async for first, part in self.turns.steps(drafts):
             for index, draft in enumerate(part, first):
                 self._drafts.check_times(f"Message {index}", None, self._delay_of(draft))
         if admitted is None:
@@ -188,7 +188,7 @@ class Topics:
             admitted = await self.admit(topic, 0) or Topic("", {})
         whole = batch_key and identify(topic, batch_key, (draft.body for draft in drafts))
         new: list[NewMessage] = []
-        async for _, part in in_steps(drafts, self.turns):
+        async for _, part in self.turns.steps(drafts):
             new += [self._entry(topic, draft, admitted, client_id) for draft in part]
         return await self.messages.post(
             outbox_queue(topic.project),
