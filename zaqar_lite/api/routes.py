@@ -10,17 +10,17 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
 
-from zaqar_lite.api.request import Check, Parameter, Route
+from zaqar_lite.api.request import INVALID_REQUEST, Check, Parameter, Route
 from zaqar_lite.domain.identity import Access, Verb
 from zaqar_lite.domain.limits import Limits
 
-INVALID_BODY = "Invalid request body"
-UNABLE_TO_DELETE = "Unable to delete"
 OPENAPI_PATH = "/openapi.json"
 OPEN_PATHS = frozenset(("/", "/livez", "/readyz"))
 """The paths of the public routes: no header is asked for, nobody is asked who they are."""
 METADATA: Callable[[Limits], int] = attrgetter("max_queue_metadata")
 POST: Callable[[Limits], int] = attrgetter("max_messages_post_size")
+_HOT = ("/messages", "/claims", "/events")
+"""What is in the path of each route that posts or reads messages."""
 
 
 DETAILS = Parameter("details", "Flag", "Add what Zaqar's own keys leave out.")
@@ -55,14 +55,24 @@ def route(
 ) -> Route:
     """A route to put above its action; `place` is METHOD PATH BODY -> ANSWER, `access` RULE VERB.
 
-    The body and the answer are schemas; a route may have neither.
+    The body and the answer are schemas; a route may have neither. Its path tells whether it is hot
+    or public, and `largest` whether upstream calls a larger document wrong, or too large.
     """
     asked_at, _, answer = place.partition(" -> ")
     method, template, body = [*asked_at.split(" "), ""][:3]
     rule, _, verb = access.partition(" ")
+    is_public = not access and template in OPEN_PATHS
+    derived: dict[str, Any] = {
+        "body": body or None,
+        "answer": answer or None,
+        "hot": any(part in template for part in _HOT),
+        "public": is_public,
+        "needs_store": not is_public,
+    }
+    if fields.get("largest") in (METADATA, POST):
+        derived["too_large_title"] = fields.get("invalid_title", INVALID_REQUEST)
     asked = Access(rule or None, Verb(verb) if verb else None, frozenset(consuming))
-    shown = {"body": body or None, "answer": answer or None, **fields}
-    return Route(method, template, asked, statuses, parameters, **shown)
+    return Route(method, template, asked, statuses, parameters, **{**derived, **fields})
 
 
 def on_topics(routes: Iterable[Route]) -> Iterator[Route]:

@@ -111,7 +111,6 @@ class ClaimActions:
         "claims:create receive",
         (201, 204, 429),
         (CLAIM_LIMIT, LARGE, WAIT, DETAILS),
-        hot=True,
         rel="post_claim",
     )
     async def claim_messages(self, request: Request) -> Response:
@@ -150,7 +149,6 @@ class ClaimActions:
         "claims:get receive",
         (200, 404),
         (DETAILS,),
-        hot=True,
         rel="claim",
     )
     async def show_claim(self, request: Request) -> Response:
@@ -170,7 +168,6 @@ class ClaimActions:
         "PATCH /v2/queues/{queue_name}/claims/{claim_id} Claim",
         "claims:update receive",
         (204, 404),
-        hot=True,
         rel="patch_claim",
     )
     async def renew_claim(self, request: Request) -> Response:
@@ -189,7 +186,6 @@ class ClaimActions:
         "claims:delete receive",
         (204,),
         (Parameter("delay", "Delay", "Seconds until its messages are ready again."),),
-        hot=True,
         rel="delete_claim",
     )
     async def release_claim(self, request: Request) -> Response:
@@ -212,7 +208,6 @@ class ClaimActions:
         "POST /v2/queues/{queue_name}/claims/{claim_id}/settle Settlements -> Settled",
         "claims:settle receive",
         (200,),
-        hot=True,
         largest=_settlements,
     )
     async def settle_messages(self, request: Request) -> Response:

@@ -58,7 +58,6 @@ class EventActions:
             DETAILS,
             Parameter("Last-Event-ID", "Text", "As the marker, before it.", "header"),
         ),
-        hot=True,
         streams=True,
         rel="queue_events",
     )

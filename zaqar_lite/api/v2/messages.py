@@ -7,7 +7,6 @@ from zaqar_lite.api import documents
 from zaqar_lite.api.long_polling import Polling
 from zaqar_lite.api.render import Renderer, instant, next_page, yes_no
 from zaqar_lite.api.request import (
-    INVALID_REQUEST,
     NO_CONTENT,
     Headers,
     Parameter,
@@ -23,7 +22,6 @@ from zaqar_lite.api.routes import (
     MARKER,
     MESSAGE_LIMIT,
     POST,
-    UNABLE_TO_DELETE,
     WAIT,
     route,
 )
@@ -55,9 +53,7 @@ class MessageActions:
         "messages:create send",
         (201, 404, 409),
         (KEY,),
-        hot=True,
         largest=POST,
-        too_large_title=INVALID_REQUEST,
     )
     async def post_messages(self, request: Request) -> Response:
         """Post messages."""
@@ -88,7 +84,6 @@ class MessageActions:
             Parameter("ids", "Text", "Comma list: get these instead."),
             DETAILS,
         ),
-        hot=True,
         rel="messages",
     )
     async def list_messages(self, request: Request) -> Response:
@@ -103,7 +98,6 @@ class MessageActions:
         "messages:get read",
         (200, 404),
         (DETAILS,),
-        hot=True,
         rel="message_get",
     )
     async def get_message(self, request: Request) -> Response:
@@ -122,9 +116,7 @@ class MessageActions:
         (200, 204, 403, 404, 409, 412),
         (DETAILS, Parameter("claim_id", "Text", "The claim that holds it: settle it.")),
         consuming=("claim_id",),
-        hot=True,
         largest=POST,
-        too_large_title=INVALID_REQUEST,
         rel="message_patch",
     )
     async def edit_message(self, request: Request) -> Response:
@@ -152,8 +144,7 @@ class MessageActions:
         (204, 403),
         (Parameter("claim_id", "Text", "The claim that holds the message."),),
         consuming=("claim_id",),
-        hot=True,
-        invalid_title=UNABLE_TO_DELETE,
+        invalid_title="Unable to delete",
         rel="message_delete",
     )
     async def delete_message(self, request: Request) -> Response:
@@ -175,7 +166,6 @@ class MessageActions:
             DETAILS,
         ),
         consuming=("pop", "claim_ids"),
-        hot=True,
         rel="messages_delete",
     )
     async def delete_messages(self, request: Request) -> Response:

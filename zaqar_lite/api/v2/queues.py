@@ -12,7 +12,6 @@ from msgspec import Struct
 from zaqar_lite.api import documents
 from zaqar_lite.api.render import instant, next_page
 from zaqar_lite.api.request import (
-    INVALID_REQUEST,
     NO_CONTENT,
     Headers,
     Parameter,
@@ -22,7 +21,7 @@ from zaqar_lite.api.request import (
     bad_body,
     warning,
 )
-from zaqar_lite.api.routes import DETAILS, INVALID_BODY, LIMIT, MARKER, METADATA, QUEUE_LIMIT, route
+from zaqar_lite.api.routes import DETAILS, LIMIT, MARKER, METADATA, QUEUE_LIMIT, route
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.metadata import idle_limit, parse_patch, unknown_keys, visible
 from zaqar_lite.domain.models import HistoryState, Message
@@ -66,7 +65,6 @@ class NamedActions:
         "queues:create manage",
         (201, 204),
         largest=METADATA,
-        too_large_title=INVALID_REQUEST,
         rel="queue",
     )
     async def create_queue(self, request: Request) -> Response:
@@ -87,9 +85,8 @@ class NamedActions:
         "PATCH /v2/queues/{queue_name} MetadataPatch -> Metadata",
         "queues:update manage",
         (200, 404, 409, 415),
-        invalid_title=INVALID_BODY,
+        invalid_title="Invalid request body",
         largest=METADATA,
-        too_large_title=INVALID_BODY,
         rel="queue",
     )
     async def update_queue(self, request: Request) -> Response:

@@ -46,7 +46,7 @@ def probe(path: str, statuses: tuple[int, ...], *parameters: Parameter) -> Calla
 
     def decorate(method: A) -> A:
         for verb, name in (("HEAD", f"{method.__name__}_head"), ("GET", method.__name__)):
-            one = route(f"{verb} {path}", "", statuses, parameters, public=True, needs_store=False)
+            one = route(f"{verb} {path}", "", statuses, parameters)
             replace(one, name=name, rel=method.__name__)(method)
         return method
 
@@ -63,7 +63,7 @@ class ServiceActions:
         self._readiness = readiness
         self._home_document = home_document
 
-    @route("GET /", "", (300,), public=True, needs_store=False)
+    @route("GET /", "", (300,))
     async def versions(self, request: Request) -> Response:
         """List the API versions; 300 because upstream says so."""
         return Response(300, VERSIONS)

@@ -28,8 +28,6 @@ from zaqar_lite.service.identity.authorization import Authorizer
 from zaqar_lite.service.identity.trusts import MakeTrust, Trusts
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 
-UNABLE_TO_UPDATE = "Unable to update subscription"
-UNABLE_TO_CONFIRM = "Unable to confirm subscription"
 _ONE = "/v2/queues/{queue_name}/subscriptions/{subscription_id}"
 _CHANGEABLE = ("subscriber", "ttl", "options", "disabled")
 
@@ -116,7 +114,9 @@ class SubscriptionActions:
         )
         if not any(name in document for name in _CHANGEABLE):
             raise Refused(
-                400, UNABLE_TO_UPDATE, f"Nothing to change: give {', '.join(_CHANGEABLE)}."
+                400,
+                "Unable to update subscription",
+                f"Nothing to change: give {', '.join(_CHANGEABLE)}.",
             )
         queue = request.queue
         self._check(request, queue, draft)
@@ -136,7 +136,7 @@ class SubscriptionActions:
         """Confirm a subscription, or refuse it; a signed request carries the token it was sent."""
         document = documents.parse(request.document)
         if not isinstance(document, dict):
-            raise Refused(400, UNABLE_TO_CONFIRM, "The body must be an object.")
+            raise Refused(400, "Unable to confirm subscription", "The body must be an object.")
         confirmed = document.get("confirmed")
         if not isinstance(confirmed, bool):
             raise Invalid("The 'confirmed' should be boolean.")

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from zaqar_lite.api import documents
-from zaqar_lite.api.request import INVALID_REQUEST, Parameter, Request, Response, Route
+from zaqar_lite.api.request import Parameter, Request, Response, Route
 from zaqar_lite.api.routes import KEY, MARKER, POST, QUEUE_LIMIT, on_topics, route
 from zaqar_lite.api.v2.messages import idempotency_key, posted_response
 from zaqar_lite.api.v2.queues import NamedActions, named_page, page_query
@@ -58,9 +58,7 @@ class TopicActions(NamedActions):
         "messages:create send",
         (201, 409),
         (KEY,),
-        hot=True,
         largest=POST,
-        too_large_title=INVALID_REQUEST,
         rel="topic_messages",
     )
     async def topic_post_messages(self, request: Request) -> Response:
