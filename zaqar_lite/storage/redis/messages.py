@@ -70,6 +70,8 @@ class RedisMessageStore(Connected[Connection], Posting, Claiming):
         """List messages in steps of at most MAX_EXAMINED entries; see the seam."""
         after, exclude = _marker(selection.marker), selection.exclude_client_id
         last: int | None = None
+        found: list[Message] = []
+        examined = 0
 
         async def read(cost: int = 0) -> Any:  # noqa: ANN401 - a reply is what the script made it
             return await self._runner.run(
@@ -78,7 +80,7 @@ class RedisMessageStore(Connected[Connection], Posting, Claiming):
                 "" if selection.version is None else selection.version,
                 *after,
                 *_marker(selection.until),
-                selection.limit,
+                selection.limit - len(found),
                 b"" if exclude is None else pack_client(exclude),
                 "c" * selection.include_claimed + "d" * selection.include_delayed,
                 "1" if selection.details else "",
@@ -89,13 +91,14 @@ class RedisMessageStore(Connected[Connection], Posting, Claiming):
 
         reply = await read()
         while True:
-            _, now, examined, position, at_end = reply[:5]
-            self.examined += examined
+            _, now, count, position, at_end = reply[:5]
+            self.examined += count
+            examined += count
             if position:
                 last = int.from_bytes(position, "big")
                 after = position, b""
-            if at_end or len(reply) > 5:
-                found = await self._runner.read(queue, reply, 5, now, details=selection.details)
+            found += await self._runner.read(queue, reply, 5, now, details=selection.details)
+            if at_end or len(found) == selection.limit or (found and examined >= MAX_EXAMINED):
                 return Page(found, last)
             reply = await read(CAPACITY)
 

@@ -10,6 +10,8 @@ from functools import cache
 from hashlib import sha1
 from importlib.resources import files
 
+from zaqar_lite.domain.attempts import MAX_ATTEMPTS, MAX_ATTEMPTS_SIZE
+from zaqar_lite.domain.settlements import PARKED_MARGIN_MS
 from zaqar_lite.storage.redis.keys import FAMILIES
 from zaqar_lite.storage.redis.layout import for_lua
 
@@ -24,6 +26,14 @@ local call, {_NAMES}
 local function take_built_in() call, {_NAMES} = built_in() end"""
 """Redis's own functions as variables of the library. Redis lets it see them only when an operation
 runs, and Lua finds them there by two look-ups each: that took up to a quarter of an operation."""
+
+
+_CONSTANTS = {
+    "MOST_ATTEMPTS": MAX_ATTEMPTS,
+    "MOST_BYTES": MAX_ATTEMPTS_SIZE,
+    "MARGIN": PARKED_MARGIN_MS,
+}
+"""Bounds of a message's history, and how much longer than its wait a parked message lives (ms)."""
 
 
 @cache
@@ -49,7 +59,8 @@ def function(operation: str) -> str:
 def _code() -> str:
     folder = files(__name__)
     parts = [folder.joinpath(f"{name}.lua").read_text(encoding="ascii") for name in _FILES]
-    return "\n".join((_BUILT_IN, _names_of_keys(), for_lua(), *parts))
+    constants = "\n".join(f"local {name} = {value}" for name, value in _CONSTANTS.items())
+    return "\n".join((_BUILT_IN, constants, _names_of_keys(), for_lua(), *parts))
 
 
 def _names_of_keys() -> str:

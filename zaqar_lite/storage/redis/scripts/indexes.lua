@@ -477,7 +477,6 @@ local function lapse(budget)
 end
 
 -- The history of a message's hand-outs: the first one and the last ones (domain/attempts.py).
-local MOST_ATTEMPTS, MOST_BYTES = 16, 16384
 local LAPSED_TEXTS = '\6lapsed\255\255'
 
 -- How many bytes the domain counts for reason and detail.
@@ -586,8 +585,6 @@ local function end_attempts(rows)
 end
 
 -- Parked messages: given back with a delay that is not over; they are in `held` too, for listing.
-local MARGIN = 60000
-
 -- Make ready what has waited long enough, up to `budget`. Answers how many, and whether none is left.
 local function unpark(budget)
   if not life[N.returns] then
