@@ -93,33 +93,26 @@ class Claiming(Reading):
 
     async def claim(self, queue: QueueRef, request: ClaimRequest) -> Claimed:
         """Hand out ready messages under a new claim, or for good; see the seam."""
-        if request.removes:
-            return await self._pop(queue, request)
+        take = self._pop if request.removes else self._hold
 
         async def work(lease: Lease) -> Claimed:
-            chosen = await self._choose(queue, request, lease)
-            held = Claimed(None)
+            chosen, taken = await self._choose(queue, request, lease), Claimed(None)
             if chosen.messages:
-                held = await self._hold(queue, request, chosen.messages, lease)
-            return await self._with_letters(queue, request, chosen, held, lease)
+                taken = await take(queue, request, chosen.messages, lease)
+            return await self._with_letters(queue, request, chosen, taken, lease)
 
-        return await self._connection.locked(queue, work, exclusive=True)
+        return await self._connection.locked(queue, work, exclusive=not request.removes)
 
-    async def _pop(self, queue: QueueRef, request: ClaimRequest) -> Claimed:
-        """Remove and hand out ready messages."""
-
-        async def work(lease: Lease) -> Claimed:
-            chosen = await self._choose(queue, request, lease)
-            container = self._container(queue)
-            shown = await self._views(container, chosen.messages, details=request.details)
-            gone = await _confirmed(
-                shown, (self._pop_one(container, m.listed, lease) for m in chosen.messages)
-            )
-            self._tails.known(container).room = None
-            popped = Claimed(None, gone)
-            return await self._with_letters(queue, request, chosen, popped, lease)
-
-        return await self._connection.locked(queue, work)
+    async def _pop(
+        self, queue: QueueRef, request: ClaimRequest, taken: Sequence[Fetched], lease: Lease
+    ) -> Claimed:
+        """Remove messages, all at the same time."""
+        container = self._container(queue)
+        shown = await self._views(container, taken, details=request.details)
+        steps = (self._pop_one(container, message.listed, lease) for message in taken)
+        gone = await _confirmed(shown, steps)
+        self._tails.known(container).room = None
+        return Claimed(None, gone)
 
     async def _with_letters(
         self, queue: QueueRef, request: ClaimRequest, chosen: Chosen, claimed: Claimed, lease: Lease
