@@ -56,22 +56,6 @@ _PAUSE = 3.0
 """Seconds between two attempts to open a store."""
 
 
-@dataclass(eq=False)
-class _Connection:
-    """A pool, the task that opens its store, and when that failed (monotonic clock)."""
-
-    pool: Pool
-    opening: "asyncio.Task[MessageStore]"
-    failed_at: float | None = None
-
-    @property
-    def store(self) -> MessageStore | None:
-        """The store, if it is open."""
-        if self.failed_at is not None or not self.opening.done() or self.opening.cancelled():
-            return None
-        return self.opening.result()
-
-
 @dataclass(eq=False, repr=False)
 class OpenConnections:
     """Open and close the stores of pools."""
@@ -79,12 +63,13 @@ class OpenConnections:
     make: Make
 
     def __post_init__(self) -> None:
-        self._connections: dict[str, _Connection] = {}
+        self._opening: dict[str, tuple[Pool, asyncio.Task[MessageStore]]] = {}
+        self._failed_at: dict[str, float] = {}
 
     def stores(self) -> Mapping[str, MessageStore]:
         """The stores that are open, by the names of their pools."""
-        found = {name: one.store for name, one in self._connections.items()}
-        return {name: store for name, store in found.items() if store is not None}
+        opening = self._opening.items()
+        return {name: task.result() for name, (_, task) in opening if _has_opened(task)}
 
     async def store(self, pool: Pool) -> MessageStore:
         """The open store of a pool.
@@ -92,36 +77,34 @@ class OpenConnections:
         Raises:
             Unavailable: it does not answer, or can't be opened as it is configured.
         """
-        connection = self._connections.get(pool.name)
-        if connection is not None and connection.pool is pool and connection.store is not None:
-            return connection.store
+        known, opening = self._opening.get(pool.name, (None, None))
+        if known is pool and opening is not None and _has_opened(opening):
+            return opening.result()
         return await asyncio.shield(await self.begin(pool))
 
     async def begin(self, pool: Pool) -> "asyncio.Task[MessageStore]":
         """Begin to open a pool's store, unless it is open or failed to open a moment ago."""
-        found = self._connections.get(pool.name)
-        if found is not None and (found.pool.uri, found.pool.options) != (pool.uri, pool.options):
+        known, opening = self._opening.get(pool.name, (pool, None))
+        if (known.uri, known.options) != (pool.uri, pool.options):
             await self.forget(pool.name)
-            found = None
-        failed_at = None if found is None else found.failed_at
-        if found is None or (failed_at is not None and time.monotonic() - failed_at >= _PAUSE):
+            opening = None
+        rested = time.monotonic() - self._failed_at.get(pool.name, 0.0) >= _PAUSE
+        if opening is None or (opening.done() and not _has_opened(opening) and rested):
             opening = asyncio.create_task(self._open(pool), name="pool")
             opening.add_done_callback(_log)
-            found = self._connections[pool.name] = _Connection(pool, opening)
-        found.pool = pool
-        return found.opening
+        self._opening[pool.name] = pool, opening
+        return opening
 
     async def forget(self, name: str) -> None:
         """Close the store of a pool that was deleted or has another store now."""
-        connection = self._connections.pop(name, None)
-        if connection is not None:
-            await cancelled(connection.opening)
-            if connection.store is not None:
-                await connection.store.close()
+        _, opening = self._opening.pop(name, (None, None))
+        await cancelled(opening)
+        if opening is not None and _has_opened(opening):
+            await opening.result().close()
 
     async def close(self) -> None:
         """Close all stores."""
-        for name in list(self._connections):
+        for name in list(self._opening):
             await self.forget(name)
 
     async def _open(self, pool: Pool) -> MessageStore:
@@ -129,14 +112,16 @@ class OpenConnections:
             store = self.make(pool)
             await store.open()
         except BaseException as exc:
-            connection = self._connections.get(pool.name)
-            if connection is not None and connection.opening is asyncio.current_task():
-                connection.failed_at = time.monotonic()
+            self._failed_at[pool.name] = time.monotonic()
             if not isinstance(exc, ConfigurationError | Unavailable):
                 raise
             why = without_secrets(str(exc), pool.uri)
             raise Unavailable(f"The pool {pool.name!r} can't be reached.", detail=why) from exc
         return store
+
+
+def _has_opened(task: "asyncio.Task[MessageStore]") -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None
 
 
 def _log(task: "asyncio.Task[MessageStore]") -> None:
