@@ -1,10 +1,12 @@
 """Heads that are known and not parsed again: each must stand for the same request only."""
 
 import contextlib
+import json
 import random
 import time
 import uuid
 from collections.abc import Iterator, Mapping
+from urllib.parse import urlsplit
 
 import httptools
 import pytest
@@ -72,6 +74,34 @@ def test_a_head_with_another_length_or_key_is_not_the_one_before(server: ServerP
     assert [len(one["body"]) for one in listed] == [1, 20, 1]
 
 
+def test_each_id_is_that_of_its_own_message_or_claim(server: ServerProcess) -> None:
+    queue = f"/v2/queues/{uuid.uuid4().hex}"  # it looks like an id
+    with Raw(server) as raw:
+        for number in range(4):
+            sent = {"messages": [{"body": number}]}
+            assert raw.call("POST", f"{queue}/messages", json.dumps(sent).encode()).status == 201
+        claims = [raw.call("POST", f"{queue}/claims?limit=1", b"{}").json() for _ in range(4)]
+        held = [urlsplit(one["messages"][0]["href"]) for one in claims]
+        for number, (path, query) in enumerate((one.path, one.query) for one in held):
+            assert raw.call("GET", path).json()["body"] == number
+            claim_id, message_id = query.partition("=")[2], path.rpartition("/")[2]
+            (found,) = raw.call("GET", f"{queue}/messages?ids={message_id}").json()["messages"]
+            assert found["body"] == number
+            (found,) = raw.call("GET", f"{queue}/claims/{claim_id}").json()["messages"]
+            assert found["body"] == number
+            other = held[number - 1].query
+            assert raw.call("DELETE", f"{path}?{other}").status in (400, 403)
+            if number % 2:
+                assert raw.call("DELETE", f"{path}?{query}").status == 204
+            else:
+                acts = json.dumps({"delete": [message_id]}).encode()
+                answer = raw.call("POST", f"{queue}/claims/{claim_id}/settle", acts)
+                assert answer.status == 200
+            assert raw.call("GET", path).status == 404
+            left = raw.call("GET", f"{queue}/stats").json()["messages"]["total"]
+            assert left == 3 - number
+
+
 LINES = (
     *("Content-Length: 5", "content-length: 57", "Content-Length: 0", "content-length:7"),
     *("Content-Length:  5", "Content-Length: 5 ", "Content-Length: 0x5", "Content-Length: +5"),
@@ -85,6 +115,15 @@ LINES = (
     *("Connection: close", "Connection: Upgrade", "Upgrade: websocket", "X: \r\nContent-Length: 1"),
 )
 """Lines of heads, many of which are wrong or dangerous."""
+TARGETS = (
+    *("/", "/", "/", "/?x#y", "//h/p", "http://h/v2/queues/q/messages", "/a b", "/%2F", "*"),
+    *(
+        f"{before}{letter * size}{behind}"
+        for before in ("/messages/", "/messages?ids=a,", "/claims/", "/x?y=", "/?a=/claims/")
+        for letter, size in (("a", 32), ("0", 32), ("0", 31), ("A", 32))
+        for behind in ("", "/settle", "?claim_id=" + "b" * 32, "," + "c" * 32, "#")
+    ),
+)
 
 
 def test_a_head_is_found_only_if_the_parser_makes_the_same_of_it() -> None:
@@ -92,7 +131,8 @@ def test_a_head_is_found_only_if_the_parser_makes_the_same_of_it() -> None:
     chance = random.Random(41)
     heads, found = KnownHeads(), 0
     for _ in range(20_000):
-        lines = ("POST / HTTP/1.1", "Host: h", *chance.choices(LINES, k=chance.randint(0, 4)))
+        first = f"POST {chance.choice(TARGETS)} HTTP/1.1"
+        lines = (first, "Host: h", *chance.choices(LINES, k=chance.randint(0, 4)))
         data = "\r\n".join((*lines, "", "")).encode("latin-1")
         parsed = Unasked()
         with contextlib.suppress(httptools.HttpParserError):
@@ -149,8 +189,10 @@ def test_a_head_is_like_one_that_differs_in_its_length_date_and_ids(
         (request("GET", POST), True),
         (request("POST", POST, length=27), True),
         (request("POST", "/v2/queues/q/claims?limit=5"), True),
-        (request("DELETE", f"{POST}/{'0' * 32}"), False),
-        (request("DELETE", f"{POST}?ids={'0' * 32}"), False),
+        (request("DELETE", f"{POST}/{'0' * 32}"), True),
+        (request("DELETE", f"{POST}/{'0' * 31}"), False),
+        (request("DELETE", f"{POST}?ids={'0' * 32},{'1' * 32}"), True),
+        (request("DELETE", f"{POST}?ids=0,1"), False),
         (request("GET", f"{POST}?marker=7"), False),
         (request("GET", POST, headers={"Connection": "close"}), False),
         (request("POST", POST, headers={"Transfer-Encoding": "chunked"}), False),

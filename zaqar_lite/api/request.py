@@ -8,6 +8,7 @@ import asyncio
 import re
 import zlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from copy import copy
 from dataclasses import KW_ONLY, dataclass, replace
 from random import getrandbits
 from typing import Any, Protocol, TypeVar
@@ -165,6 +166,15 @@ class Admission(Struct, eq=False):
     project: str = ""
     client_id: str = ""
     parameters: dict[str, list[str]] | None = None
+
+    def of_path(self, path: str) -> "Admission":
+        """The same of a path, and a query, with other ids."""
+        assert self.route is not None  # noqa: S101 - only this one tells what varies
+        parts = zip(self.route.template.split("/"), path.split("/"), strict=False)  # as a dialect's
+        other = copy(self)
+        other.path_values = tuple([value for name, value in parts if name.startswith("{")])
+        other.parameters = None
+        return other
 
 
 class Head:

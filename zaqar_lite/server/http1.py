@@ -5,7 +5,8 @@ import logging
 import re
 from collections.abc import Callable, Coroutine, Sequence
 from http import HTTPStatus
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
+from urllib.parse import unquote
 
 import httptools
 
@@ -84,6 +85,8 @@ _UNIQUE = (
     *(b"amz-sdk-invocation-id", b"amz-sdk-request", b"x-amz-content-sha256", b"x-amz-date"),
 )
 """Headers that have another value in each request; the last four are of SDKs of SQS."""
+_IDS = re.compile(rb"(?:(?<=/messages/)|(?<=/claims/)|(?<=[=,]))([0-9a-f]{32})(?=[ /?&,])")
+"""The id of a message or a claim in the line of a request."""
 _CUT = re.compile(
     rb"(\r\n(?:(?i:content-length|%b): ?|(?i:authorization): ?AWS4-HMAC-SHA256 [!-~ ]*Signature=))"
     rb"([!-~]+(?: [!-~]+)*)(?=\r\n)" % b"|".join(_UNIQUE)
@@ -125,8 +128,8 @@ class KnownHeads(Cache[bytes, Head]):
     What a parser makes of a head that it reads from the first to the last byte depends on nothing
     else, so a head that is found here need not be parsed. A head is found by its bytes without its
     length, date and ids too, and it is as good as another in which these were cut out of the same
-    places. Only heads of requests that leave the connection open, and whose bodies have a
-    Content-Length or are none, are kept.
+    places: what is found out of a head depends on none of them. Only heads of requests that leave
+    the connection open, and whose bodies have a Content-Length or are none, are kept.
     """
 
     def __init__(self) -> None:
@@ -137,40 +140,62 @@ class KnownHeads(Cache[bytes, Head]):
 
     def find_like(self, data: bytes) -> Head | None:
         """A head that is not known by all of its bytes."""
-        if _names_one(data):
-            return None
-        parts = _CUT.split(data)
-        values = parts[2::3]
-        del parts[2::3]
-        if (kept := self._like.get(tuple(parts))) is None:
+        if (apart := _take_apart(data)) is None or (kept := self._like.get(apart.rest)) is None:
             return None
         found, names = kept
-        headers = {name: begin + value for (name, begin), value in zip(names, values, strict=True)}
+        values = zip(names, apart.values, strict=True)
+        headers = {name: begin + value for (name, begin), value in values}
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or len(length) > LONGEST_LENGTH:
             return None
         size, admission = int(length), found.admission
         if (size > 0) is not (found.size > 0) or (admission.route and size > admission.most):
             return None  # what was found out of the other is not true of this one
-        return found.with_headers(headers, size)
+        other = found.with_headers(headers, size)
+        if apart.ids:
+            other.raw_path, _, other.query_string = apart.target.partition(b"?")
+            other.path = unquote(other.raw_path.decode("ascii"))
+            if admission.route:
+                other.admission = admission.of_path(other.path)
+        return other
 
     def keep(self, data: bytes, head: Head) -> None:
-        """Keep a head, unless it names a single message, claim or page."""
-        if _names_one(data):
+        """Keep a head, unless it names a page, or what has an id of another form."""
+        if (apart := _take_apart(data)) is None:
             return
-        if head.headers.keys().isdisjoint(_UNIQUE):
+        if not apart.ids and head.headers.keys().isdisjoint(_UNIQUE):
             self[data] = head
-        parts = _CUT.split(data)
-        if len(parts) > 1 and not (head.repeated or b"\r\n " in data or b"\r\n\t" in data):
-            del parts[2::3]
-            names = [before[2:].partition(b":")[::2] for before in parts[1::2]]
-            self._like[tuple(parts)] = head, [(name.lower(), at.lstrip()) for name, at in names]
+        is_odd = head.repeated or b"\r\n " in data or b"\r\n\t" in data
+        if is_odd or apart.target.partition(b"?")[::2] != (head.raw_path, head.query_string):
+            return
+        if apart.ids or apart.values:
+            names = [part[2:].partition(b":")[::2] for part in apart.before]
+            self._like[apart.rest] = head, [(name.lower(), at.lstrip()) for name, at in names]
 
 
-def _names_one(head: bytes) -> bool:
-    """Whether the first line of a head names a single message or claim, some, or a page."""
-    line = head[: head.find(b"\r")]
-    return line.count(b"/") > _SLASHES or b"ids=" in line or b"marker=" in line
+class _Apart(NamedTuple):
+    """A head, taken apart: its target, what other requests have too, the ids and the values."""
+
+    target: bytes
+    rest: tuple[bytes, ...]
+    ids: list[bytes]
+    before: list[bytes]
+    """What stands before each value."""
+    values: list[bytes]
+
+
+def _take_apart(data: bytes) -> _Apart | None:
+    """Take a head apart; None where it names a page, or what has an id of another form."""
+    end = data.find(b"\r")
+    line, parts = data[:end], _CUT.split(data[end:])
+    shown, values = _IDS.split(line), parts[2::3]
+    ids = shown[1::2]
+    is_one = b"ids=" in line or line.count(b"/") > _SLASHES
+    if b"marker=" in line or (is_one and not ids):
+        return None
+    del shown[1::2], parts[2::3]
+    target = line[line.find(b" ") + 1 : line.rfind(b" ")]
+    return _Apart(target, (*shown, *parts), ids, parts[1::2], values)
 
 
 class RequestReader:
