@@ -8,6 +8,7 @@ import pytest
 from zaqar_lite import environment
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.limits import Limits
+from zaqar_lite.main import create_app
 from zaqar_lite.server.loading import load
 from zaqar_lite.settings import Settings
 
@@ -110,6 +111,44 @@ def test_says_what_is_wrong(environment: dict[str, str], words: list[str]) -> No
         assert word in str(caught.value)
 
 
+KEYSTONE = {"auth": "keystone", "keystone_url": "http://127.0.0.1:5000"}
+ISSUER = {"auth": "jwt", "jwt_issuer": "i", "jwt_audience": "a", "jwt_keys": "file"}
+SECRET = "not to be seen in any message, at all"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({**KEYSTONE, "keystone_url": None}, "keystone_url"),
+        ({**KEYSTONE, "keystone_username": "zaqar"}, "keystone_password"),
+        ({**KEYSTONE, "keystone_password": SECRET}, "keystone_username"),
+        ({**KEYSTONE, "keystone_believed_for": 301}, "keystone_believed_for"),
+        *(({**ISSUER, name: None}, name) for name in ISSUER if name != "auth"),
+        ({"tls_cert": "a"}, "go together"),
+        ({"tls_key": "a"}, "go together"),
+        ({"tls_client_ca": "a"}, "needs TLS"),
+        ({"gateway_secret": "short"}, "gateway_secret needs 32"),
+        ({"gateway_names": "a"}, "tls_client_ca"),
+        ({"gateway_secret": SECRET, "auth": "keys"}, "auth none"),
+        ({"gateways": "10.0.0.1", "host": "192.0.2.1"}, "not loopback"),
+        ({"gateways": "nowhere"}, "nowhere"),
+        ({"gateways": ","}, "names nothing"),
+        ({"gateway_secret": " ", "host": "192.0.2.1"}, "names nothing"),
+        ({"gateway_secret": ",", "host": "192.0.2.1"}, "names nothing"),
+        ({"gateway_names": ","}, "names nothing"),
+        ({"signed_url_keys": {"a": "short"}}, "signed_url_keys.a has 5 bytes"),
+        ({"signed_url_keys": {"a": SECRET, "b": SECRET}}, "signed_url_key_id"),
+        ({"signed_url_keys": {"a": SECRET}, "signed_url_key_id": "x"}, "has no 'x'"),
+        ({"signed_url_keys": {"a.b": SECRET}}, "'a.b' is no id"),
+        ({"signed_url_keys": {"": SECRET}}, "'' is no id"),
+    ],
+)
+def test_says_what_does_not_go_together(overrides: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        create_app(load(environment={}, overrides={"store": "memory://", **overrides}))
+    assert SECRET not in str(caught.value)
+
+
 def test_suggests_only_a_setting_of_a_similar_name() -> None:
     with pytest.raises(ConfigurationError, match=r"Unknown setting 'stroe'.* mean 'store'"):
         load(environment={"ZAQAR_LITE_STROE": "memory://"})
@@ -145,6 +184,7 @@ def test_knows_a_loopback_address(host: str, loopback: bool) -> None:
 def test_does_not_show_the_secret_key() -> None:
     settings = load(environment={"ZAQAR_LITE_SIGNED_URL_SECRET_KEY": "hush" * 8})
     assert "hush" not in repr(settings)
+    assert SECRET not in repr(load(environment={}, overrides={"signed_url_keys": {"a": SECRET}}))
     with pytest.raises(ConfigurationError) as caught:
         load(environment={"ZAQAR_LITE_SIGNED_URL_SECRET_KEY": "hush"})
     assert "hush" not in str(caught.value)

@@ -17,8 +17,6 @@ from websockets.exceptions import ConnectionClosed
 from tests.api.websocket.talk import Talk
 from tests.server import ServerProcess, serve_in_vain
 from zaqar_lite.client import AsyncClient, Client, RetryPolicy, Unreachable
-from zaqar_lite.domain.errors import ConfigurationError
-from zaqar_lite.server.loading import load
 from zaqar_lite.server.tls import Certificate
 
 ONCE = RetryPolicy(attempts=1)
@@ -177,19 +175,6 @@ def test_a_websocket_is_closed_over_tls_as_in_clear(tmp_path: Path) -> None:
         assert closed.value.rcvd.code == 1009
         # The server ends TLS when the client is silent; after its whole patience it would cut it.
         assert closed.value.__cause__ is None
-
-
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        ({"tls_cert": "a"}, "go together"),
-        ({"tls_key": "a"}, "go together"),
-        ({"tls_client_ca": "a"}, "needs TLS"),
-    ],
-)
-def test_half_a_certificate_is_refused(overrides: dict[str, str], words: str) -> None:
-    with pytest.raises(ConfigurationError, match=words):
-        load(environment={}, overrides=overrides)
 
 
 def test_files_that_can_not_be_used_are_one_line(tmp_path: Path) -> None:

@@ -14,9 +14,8 @@ from tests.keystone import Keystone, User
 from tests.services.process import free_port
 from tests.waiting import until
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import ConfigurationError, TooMany, Unauthenticated, Unavailable
+from zaqar_lite.domain.errors import TooMany, Unauthenticated, Unavailable
 from zaqar_lite.server.identity_servers import KeystoneServer
-from zaqar_lite.server.loading import load
 from zaqar_lite.service.identity.authentication import Authenticator, Credential, Place
 from zaqar_lite.service.identity.keystone import Keystone as KeystoneTokens
 
@@ -418,19 +417,3 @@ async def test_keys_and_keystone_stand_beside_each_other(
         assert any(text.startswith("Bearer") for text in challenges)
         assert any(text.startswith("Keystone uri=") for text in challenges)
     assert len(keystone.lookups) == 1
-
-
-@pytest.mark.parametrize(
-    ("wrong", "name"),
-    [
-        ({"keystone_url": None}, "keystone_url"),
-        ({"keystone_username": "zaqar"}, "keystone_password"),
-        ({"keystone_password": "secret word"}, "keystone_username"),
-        ({"keystone_believed_for": 301}, "keystone_believed_for"),
-    ],
-)
-def test_half_a_keystone_is_refused(wrong: dict[str, Any], name: str) -> None:
-    overrides = {"auth": "keystone", "keystone_url": "http://127.0.0.1:5000", **wrong}
-    with pytest.raises(ConfigurationError, match=name) as caught:
-        load(environment={}, overrides=overrides)
-    assert "secret word" not in str(caught.value)

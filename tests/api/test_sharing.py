@@ -11,8 +11,6 @@ import httpx
 import pytest
 
 from tests.api.conftest import CLIENT_ID, PROJECT, Api, MakeApi, signed_by
-from zaqar_lite.domain.errors import ConfigurationError
-from zaqar_lite.server.loading import load
 
 pytestmark = pytest.mark.anyio
 SECRET = "a secret key of at least 32 bytes"
@@ -173,20 +171,3 @@ async def test_revokes_what_was_signed_for_one_queue(
             URL_Paths=other["paths"][0],
         )
         assert answer.status_code == 200
-
-
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"signed_url_keys": {"a": "short"}}, "signed_url_keys.a has 5 bytes"),
-        ({"signed_url_keys": KEYS}, "signed_url_key_id"),
-        ({"signed_url_keys": KEYS, "signed_url_key_id": "x"}, "has no 'x'"),
-        ({"signed_url_keys": {"a.b": SECRET}}, "'a.b' is no id"),
-        ({"signed_url_keys": {"": SECRET}}, "'' is no id"),
-    ],
-)
-def test_keys_that_can_not_sign_are_told_at_the_start(settings: dict[str, Any], named: str) -> None:
-    with pytest.raises(ConfigurationError, match=named) as caught:
-        load(environment={}, overrides=settings)
-    assert SECRET not in str(caught.value)
-    assert SECRET not in repr(load(environment={}, overrides={"signed_url_keys": {"a": SECRET}}))

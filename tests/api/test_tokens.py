@@ -17,9 +17,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from tests.api.conftest import Api, MakeApi
-from zaqar_lite.domain.errors import ConfigurationError, Unauthenticated, Unavailable
+from zaqar_lite.domain.errors import Unauthenticated, Unavailable
 from zaqar_lite.server.identity_servers import Jwks
-from zaqar_lite.server.loading import load
 from zaqar_lite.service.identity.oidc import PublishedKeys
 
 pytestmark = pytest.mark.anyio
@@ -311,10 +310,3 @@ async def test_an_issuer_that_never_answered_is_503(make_api: MakeApi, tmp_path:
     async with make_api(**settings(tmp_path / "missing")) as api:
         answer = await ask(api, token())
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
-
-
-@pytest.mark.parametrize("missing", ["jwt_issuer", "jwt_audience", "jwt_keys"])
-def test_half_an_issuer_is_refused(missing: str) -> None:
-    overrides = {**settings("file"), missing: None}
-    with pytest.raises(ConfigurationError, match=missing):
-        load(environment={}, overrides=overrides)
