@@ -129,11 +129,6 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "1",
     ): "The first look is for one message at least, and bytes are bounded to within one.",
     (
-        "zaqar_lite/service/startup.py",
-        "self._has_failed.set()",
-        "pass",
-    ): "That the server waits for its store is logged at the first failure, or seconds later.",
-    (
         "zaqar_lite/api/v2/jobs.py",
         '"rate": round(job.done / seconds, 1),',
         "2",
@@ -208,11 +203,6 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "if not task.cancelled() and (error := task.exception()) is not None:",
         "is",
     ): "Whether a line is logged when a pool does not open.",
-    (
-        "zaqar_lite/service/pooling/pooled_store.py",
-        "if found is None or (failed_at is not None and time.monotonic() - failed_at >= _PAUSE):",
-        ">",
-    ): "A measured time that is the bound to the last bit of a float.",
     (
         "zaqar_lite/service/metrics/queue_depths.py",
         "self._passes = 0",

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Protocol
 
@@ -19,7 +19,6 @@ from zaqar_lite.storage.store import Store
 
 logger = logging.getLogger("zaqar_lite")
 _PATIENCE = 3.0
-_SILENCE = 10.0
 _PAUSE = 1.0
 _LOG_EVERY = 60.0
 
@@ -51,7 +50,6 @@ class Startup:
         self._workers = [worker for worker in workers if worker is not None]
         self._is_ready = False
         self._waits_for = "it has neither opened nor failed yet"
-        self._has_failed = asyncio.Event()
 
     def check(self) -> None:
         """Return when the stores are open.
@@ -101,7 +99,7 @@ class Startup:
             worker.start()
         self._is_ready = True
         waited = time.monotonic() - begun
-        if self._has_failed.is_set() or waited > _SILENCE:
+        if waited > _PATIENCE:
             logger.info("the store is open after %.0f s: requests are served now", waited)
 
     async def _retried(self, act: Callable[[], Awaitable[object]]) -> None:
@@ -110,14 +108,12 @@ class Startup:
                 await act()
             except Unavailable as exc:
                 self._waits_for = str(exc)
-                self._has_failed.set()
                 await asyncio.sleep(_PAUSE)
             else:
                 return
 
     async def _log_waiting(self) -> None:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._has_failed.wait(), _SILENCE)
+        await asyncio.sleep(_PATIENCE)
         while True:
             logger.warning("waiting for the store (requests get 503): %s", self._waits_for)
             await asyncio.sleep(_LOG_EVERY)
