@@ -112,10 +112,6 @@ class Policies:
         record = await self.management.get_queue(queue)
         return NO_RETRIES if record is None else retries(queue, record.metadata)
 
-    def cached(self, queue: QueueRef) -> Policy | None:
-        """The policy that is kept of a queue, if any."""
-        return self._cache.get(queue)
-
     def forget_all(self) -> None:
         """Compile every policy anew: the server's limits have changed."""
         self._cache.clear()

@@ -57,7 +57,6 @@ class Queues:
     placements: Placements | None = None
 
     def __post_init__(self) -> None:
-        self._alone = self.policies.checked and Capability.SHARED not in self.messages.capabilities
         self._seen: Cache[QueueRef, float] = Cache(_MOST_SEEN)
         """Until when (monotonic clock) a dead-letter queue is assumed to have a record."""
         self.recent = RecentRates(self.messages)
@@ -137,22 +136,15 @@ class Queues:
         """Create the queue that letters have just been moved to, if to any, unless it exists.
 
         This never fails, because what was claimed or popped in the same step must reach its client.
-        A queue without a record holds its letters all the same, and the next move tries again. If
-        other processes may delete the queue, it is looked at once in _SEEN_FOR seconds.
+        A queue without a record holds its letters all the same, and the next move tries again. It
+        is looked at once in _SEEN_FOR seconds, because other processes may delete it.
         """
-        if queue is None:
+        if queue is None or monotonic() < self._seen.get(queue, 0.0):
             return
         with LoggedErrors(f"the record of the dead-letter queue {queue.name!r}"):
-            if self._alone:
-                known: object = self.policies.cached(queue)
-            elif monotonic() < self._seen.get(queue, 0.0):
-                return
-            else:
-                known = await self.management.get_queue(queue)
-            if known is None:
+            if await self.management.get_queue(queue) is None:
                 await self.ensure(queue)
-            if not self._alone:
-                self._seen[queue] = monotonic() + _SEEN_FOR
+            self._seen[queue] = monotonic() + _SEEN_FOR
 
     async def metadata(self, queue: QueueRef) -> dict[str, Any]:
         """The metadata of a queue with the defaults filled in, also of one that is not there."""
