@@ -47,6 +47,13 @@ def _settlements(limits: Limits) -> int:
     return SMALL_BODY + max(limits.max_messages_per_claim_or_pop * _LARGEST, _MANY)
 
 
+class Lease(Struct):
+    """How long a claim lasts, and how much longer its messages live; null is for the defaults."""
+
+    ttl: int | None = None
+    grace: int | None = None
+
+
 class Release(Struct, forbid_unknown_fields=True, gc=False):
     """A message that is given back: at once, or after a delay."""
 
@@ -118,16 +125,15 @@ class ClaimActions:
         limit = request.whole("limit", None)
         details, large = request.flag("details"), request.flag("large")
         seconds = self.polling.seconds(request)
-        document = documents.parse_object(request.document) if request.size else {}
+        lease = documents.read_struct(request, Lease) if request.size else Lease()
         queue = request.queue
-        ttl, grace = documents.integer(document, "ttl"), documents.integer(document, "grace")
 
         async def ask() -> tuple[str, Sequence[Message]] | None:
             return await self.claims.create(
                 queue,
                 limit=limit,
-                ttl=ttl,
-                grace=grace,
+                ttl=lease.ttl,
+                grace=lease.grace,
                 client_id=request.client_id,
                 details=details,
                 large=large,
@@ -172,13 +178,9 @@ class ClaimActions:
     )
     async def renew_claim(self, request: Request) -> Response:
         """Renew a claim."""
-        document = documents.parse_object(request.document)
-        await self.claims.renew(
-            request.queue,
-            request.path_values[1],
-            ttl=documents.integer(document, "ttl"),
-            grace=documents.integer(document, "grace"),
-        )
+        lease = documents.read_struct(request, Lease)
+        claim_id = request.path_values[1]
+        await self.claims.renew(request.queue, claim_id, ttl=lease.ttl, grace=lease.grace)
         return NO_CONTENT
 
     @route(
