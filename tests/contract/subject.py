@@ -5,6 +5,7 @@ import contextlib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tests.contract.stores import Stores
 from zaqar_lite.domain.attempts import Attempt, Backoff
@@ -33,9 +34,16 @@ from zaqar_lite.domain.models import (
 from zaqar_lite.domain.posts import Copy, IdempotencyKey, NewMessage, Posted, identify
 from zaqar_lite.domain.settlements import Act, Outcome, Settled, Settlement
 
+T = TypeVar("T")
 SECOND = 1_000
 MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
+
+
+def some(value: T | None) -> T:
+    """What must be there."""
+    assert value is not None
+    return value
 
 
 def encode(text: str) -> bytes:
@@ -302,8 +310,7 @@ class QueueUnderTest:
     ) -> str:
         """Claim messages that must be there; answer the claim's id."""
         claimed = await self.claim(limit, ttl=ttl, grace=grace, client=client)
-        assert claimed.claim_id is not None
-        return claimed.claim_id
+        return some(claimed.claim_id)
 
     async def pop(
         self,

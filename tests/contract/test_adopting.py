@@ -3,7 +3,17 @@
 import pytest
 from msgspec.structs import replace
 
-from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, ack, fail, give_back, ids, new
+from tests.contract.subject import (
+    HOUR,
+    MINUTE,
+    QueueUnderTest,
+    ack,
+    fail,
+    give_back,
+    ids,
+    new,
+    some,
+)
 from zaqar_lite.domain.attempts import Ended
 from zaqar_lite.domain.ids import new_message_id
 from zaqar_lite.domain.models import DelayMode, Message, RetryPolicy
@@ -48,8 +58,7 @@ async def test_a_message_keeps_all_that_it_was(
     assert [one.outcome for one in after] == [Ended.FAILED] * 3
     assert [one.number for one in after] == [1, 2, 3]
     claimed = await queue.claim()
-    assert claimed.claim_id is not None
-    settled = await queue.settle(claimed.claim_id, ack(message.id))
+    settled = await queue.settle(some(claimed.claim_id), ack(message.id))
     assert settled.outcomes == [Outcome.DONE]
     assert await queue.counts() == (0, 0, 0)
 
@@ -80,8 +89,7 @@ async def test_a_delayed_message_is_due_when_it_was(
     queue.advance(MINUTE)
     claimed = await queue.claim(mode=DelayMode.HONOUR)
     assert ids(claimed.messages) == [message.id]
-    assert claimed.claim_id is not None
-    settled = await queue.settle(claimed.claim_id, give_back(message.id))
+    settled = await queue.settle(some(claimed.claim_id), give_back(message.id))
     assert settled.outcomes == [Outcome.DONE]
     found = await queue.get_one(message.id)
     assert (found.delay_expires_at, found.expires_at) == (

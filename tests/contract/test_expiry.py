@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, texts
+from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, some, texts
 from zaqar_lite.domain.ids import Marker
 from zaqar_lite.domain.models import DelayMode
 
@@ -21,8 +21,7 @@ async def test_an_expired_message_is_gone_for_every_reader_without_a_sweep(
     assert not await queue.get(message_id)
     assert await queue.counts() == (1, 0, 0)
     stats = await queue.stats()
-    assert stats.oldest is not None
-    assert texts([stats.oldest]) == ["here"]
+    assert texts([some(stats.oldest)]) == ["here"]
     assert len(await queue.cuts(5)) == 1
     assert not await queue.delete(message_id, claims=["0" * 32])
     assert texts((await queue.claim()).messages) == ["here"]

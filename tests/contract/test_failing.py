@@ -17,6 +17,7 @@ from tests.contract.subject import (
     extend,
     fail,
     give_back,
+    some,
     texts,
 )
 from zaqar_lite.domain.attempts import LAPSED, MAX_CLAIMS, Ended
@@ -52,8 +53,7 @@ async def let_lapse(queue: QueueUnderTest, *, ttl: int = 5 * MINUTE, later: int 
 
 
 def reason(letter: Message) -> str:
-    assert letter.origin is not None
-    return letter.origin.reason
+    return some(letter.origin).reason
 
 
 # Counting.
@@ -347,8 +347,7 @@ async def test_a_message_lives_until_a_minute_after_its_back_off(
     queue.advance(6 * MINUTE)
     await meet(queue, retries)
     for message in await queue.get(failed, lapsed):
-        assert message.parked_until is not None
-        assert abs(message.expires_at - message.parked_until - MINUTE) < SECOND
+        assert abs(message.expires_at - some(message.parked_until) - MINUTE) < SECOND
     queue.advance(54 * MINUTE + 30 * SECOND)
     assert texts((await queue.claim()).messages) == ["a"]
     queue.advance(5 * MINUTE)

@@ -12,6 +12,7 @@ from tests.contract.subject import (
     give_back,
     ids,
     new,
+    some,
     texts,
 )
 from zaqar_lite.domain.attempts import Ended
@@ -126,8 +127,7 @@ async def test_a_parked_message_is_counted_as_delayed(queue: QueueUnderTest) -> 
     assert await queue.counts() == (2, 3, 1)
     stats = await queue.stats()
     assert stats.oldest is not None
-    assert stats.newest is not None
-    assert texts([stats.oldest, stats.newest]) == ["a", "f"]
+    assert texts([stats.oldest, some(stats.newest)]) == ["a", "f"]
     assert stats.oldest.parked_until is not None
 
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from tests.contract.stores import Stores
-from tests.contract.subject import HOUR, MINUTE
+from tests.contract.subject import HOUR, MINUTE, some
 from zaqar_lite.domain.errors import LimitReached, RecordChanged
 from zaqar_lite.domain.models import MAX_RECORD, Capability, QueueRef, Record, RecordBound
 
@@ -196,8 +196,7 @@ async def test_no_change_is_lost_by_who_tries_again(stores: Stores, kind: str) -
     peers = await stores.peers(3)
     await asyncio.gather(*map(add, peers))
     record = await get(stores, kind, "p", "n")
-    assert record is not None
-    assert record.value == b"9"
+    assert some(record).value == b"9"
 
 
 async def test_of_racing_deletions_one_finds_the_record(stores: Stores, kind: str) -> None:
@@ -282,9 +281,7 @@ async def test_the_ttl_counts_from_the_last_write(stores: Stores, kind: str) -> 
     record = await put(stores, kind, "p", "n", ttl=10 * MINUTE)
     stores.clock.advance(9 * MINUTE)
     renewed = await put(stores, kind, "p", "n", ttl=10 * MINUTE, expected=record.version)
-    assert renewed.expires_at is not None
-    assert record.expires_at is not None
-    assert 9 * MINUTE <= renewed.expires_at - record.expires_at < 10 * MINUTE
+    assert 9 * MINUTE <= some(renewed.expires_at) - some(record.expires_at) < 10 * MINUTE
     stores.clock.advance(9 * MINUTE)
     await sweep(stores)
     assert await get(stores, kind, "p", "n") == renewed

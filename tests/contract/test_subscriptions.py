@@ -8,7 +8,7 @@ import pytest
 
 from tests.contract.serving import Server, race
 from tests.contract.stores import Stores
-from tests.contract.subject import QueueUnderTest
+from tests.contract.subject import QueueUnderTest, some
 from zaqar_lite.domain import metadata
 from zaqar_lite.domain.errors import Conflict, Invalid, LimitReached, NotFound, QuotaReached
 from zaqar_lite.domain.metadata import ORDERED
@@ -142,8 +142,7 @@ async def test_other_servers_learn_of_its_end_from_the_queues_record(
     made = await server.subscriptions.create(queue.ref, draft())
     for count in (1, 0):
         record = await other.management.get_queue(queue.ref)
-        assert record is not None
-        assert len(await other.subscribers.of(queue.ref, record.version)) == count
+        assert len(await other.subscribers.of(queue.ref, some(record).version)) == count
         await server.subscriptions.delete(queue.ref, made.id)
 
 
@@ -205,8 +204,7 @@ async def test_disabling_tells_whether_it_was_not_so_before(
     assert await server.subscriptions.disable(made, "the receiver answered 410")
     assert not await server.subscriptions.disable(made, "again")
     found = await server.subscriptions.get(queue.ref, made.id)
-    assert found.disabled is not None
-    assert found.disabled.reason == "the receiver answered 410"
+    assert some(found.disabled).reason == "the receiver answered 410"
     await server.subscriptions.delete(queue.ref, made.id)
     assert not await server.subscriptions.disable(made, "gone")
 
@@ -281,5 +279,4 @@ async def test_a_line_that_a_crash_left_out_is_taken_at_the_next_try(
 async def ordered_of(stores: Stores, queue: QueueUnderTest) -> list[str]:
     """The ordered subscriptions that the queue's record names."""
     record = await stores.management.get_queue(queue.ref)
-    assert record is not None
-    return list(record.metadata.get(ORDERED, ()))
+    return list(some(record).metadata.get(ORDERED, ()))

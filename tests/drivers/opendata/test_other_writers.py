@@ -4,6 +4,7 @@ import logging
 
 import pytest
 
+from tests.contract.subject import some
 from tests.drivers.opendata.rfc import (
     Config,
     encode_config,
@@ -259,8 +260,7 @@ async def test_no_history_and_for_ever_differ_in_the_configuration(
     for config in (earlier, ours._replace(extensions=())):  # of ours before, and of others
         await store.put({key: encode_config(config)})
         record = await store.management.get_queue(QUEUE)
-        assert record is not None
-        assert record.metadata == metadata
+        assert some(record).metadata == metadata
 
 
 def consumers_of_the_rfc(value: bytes) -> list[str]:

@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 import pytest
 
+from tests.contract.subject import some
 from tests.drivers.opendata.contract_hooks import check_database
 from tests.drivers.opendata.rfc import decode_active, read_config
 from tests.drivers.opendata.store import Store
@@ -129,8 +130,7 @@ async def test_a_dropped_queue_leaves_no_record(store: Store) -> None:
     await store.post(NewMessage(b"1", HOUR, 0, key))
     await store.claim()
     record = await store.management.get_queue(QUEUE)
-    assert record is not None
-    await store.management.delete_queue(QUEUE, version=record.version)
+    await store.management.delete_queue(QUEUE, version=some(record).version)
     await store.messages.purge(QUEUE, forget=True)
     for kind in LEFT:
         assert not await store.records(kind)
@@ -280,8 +280,7 @@ async def test_a_batch_that_failed_is_undone_and_the_store_goes_on(store: Store)
     await post_when_open(store, "after")
     assert await store.bodies() == ["stored", "after"]
     record = await store.management.get_record("kind", "p", "n")
-    assert record is not None
-    assert record.value == b"1"
+    assert some(record).value == b"1"
     await check_database(store.db)
     await store.restart()
     assert await store.bodies() == ["stored", "after"]

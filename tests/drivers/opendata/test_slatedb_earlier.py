@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.subject import some
 from tests.drivers.opendata.contract_hooks import check_database
 from tests.drivers.opendata.store import Store
 from tests.drivers.store import MINUTE, OTHER, QUEUE, THIRD, texts
@@ -53,8 +54,7 @@ async def test_an_earlier_store_opens_as_it_was(earlier: Store) -> None:
         (done,) = await earlier.history(HistoryState.DONE)
         assert done.attempts == 1
         record = await earlier.management.get_queue(QUEUE)
-        assert record is not None
-        assert record.metadata == {"_done_retention": 3600, "colour": "red"}
+        assert some(record).metadata == {"_done_retention": 3600, "colour": "red"}
         kept = await earlier.management.get_record("kind", "p", "n")
         assert isinstance(kept, Record)
         assert kept.value == b"{}"
@@ -98,6 +98,5 @@ async def test_an_earlier_directory_of_slatedb_opens(tmp_path: Path) -> None:
         await store.messages.settle(QUEUE, claim_id, Settlement("", Act.RELEASE))
         assert texts(await store.claim()) == ["first", "second"]
         record = await store.management.get_queue(QUEUE)
-        assert record is not None
-        assert record.metadata == {"colour": "red"}
+        assert some(record).metadata == {"colour": "red"}
         await check_database(store.db)
