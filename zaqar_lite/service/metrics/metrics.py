@@ -1,6 +1,5 @@
 """Count requests, and write all metrics of a server as one page of text."""
 
-import asyncio
 import os
 import platform
 import resource
@@ -11,7 +10,7 @@ from typing import Any
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import QueueRef, SweepResult
-from zaqar_lite.service.background import cancelled
+from zaqar_lite.service.background import Background
 from zaqar_lite.service.metrics.queue_depths import Depth, QueueDepths
 from zaqar_lite.service.metrics.shared_counters import (
     LATENCIES,
@@ -128,7 +127,7 @@ class Metrics:
         self._row = counters.row
         self._cells: dict[tuple[str, int], tuple[int, int]] = {}
         self._labels = {"": "none"}
-        self._ticking: asyncio.Task[None] | None = None
+        self._publishing = Background("publishing metrics", self._publish, rest=1.0)
         self.gauges: dict[str, Callable[[], float]] = {}
         self.asked = 0
         """How many requests for messages and claims this process has had."""
@@ -146,12 +145,12 @@ class Metrics:
     def start(self) -> None:
         """Begin to publish this process's numbers every second, where other processes read them."""
         if self._counters.is_shared:
-            self._ticking = asyncio.create_task(self._tick(), name="metrics")
+            self._publishing.start()
 
     async def stop(self) -> None:
         """Stop publishing, and counting the queues."""
         await self._queue_depths.stop()
-        await cancelled(self._ticking)
+        await self._publishing.stop()
 
     def request(self, route: str, status: int, seconds: float) -> None:
         """Count a request that was answered: by the name of its route, empty where it had none."""
@@ -188,11 +187,9 @@ class Metrics:
         """Count a subscription that was disabled."""
         self._row.add(self.families.disabled.first)
 
-    async def _tick(self) -> None:
-        while True:
-            self._show_gauges()
-            self._counters.publish()
-            await asyncio.sleep(1)
+    async def _publish(self) -> None:
+        self._show_gauges()
+        self._counters.publish()
 
     def _show_gauges(self) -> None:
         for name, value in self.gauges.items():

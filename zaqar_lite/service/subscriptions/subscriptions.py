@@ -509,7 +509,7 @@ class QueueFlags:
         if is_topic(made.queue):
             await self._renew(made.queue)
         else:
-            await self._change(made.queue, made.id, ordered=made.is_ordered, count=1)
+            await self._change(made.queue, made.id, ordered=made.is_ordered, count=1, makes=True)
 
     async def order(self, queue: QueueRef, subscription_id: str, *, ordered: bool) -> None:
         """Let posts bring their messages to a subscription's own queue, or not any more.
@@ -517,14 +517,14 @@ class QueueFlags:
         Raises:
             Invalid: the queue has as many such subscriptions as it may.
         """
-        if not is_topic(queue) and await self._management.get_queue(queue) is not None:
+        if not is_topic(queue):
             await self._change(queue, subscription_id, ordered=ordered, count=0)
 
     async def end(self, queue: QueueRef, ended: str) -> None:
         """Let all processes learn at their next delivery that a subscription has ended."""
         if is_topic(queue):
             await self._renew(queue)
-        elif await self._management.get_queue(queue) is not None:
+        else:
             await self._change(queue, ended, ordered=False, count=1)
 
     async def clear(self, queue: QueueRef) -> None:
@@ -560,18 +560,27 @@ class QueueFlags:
 
     @retried("The queue {1.name!r}")
     async def _change(
-        self, queue: QueueRef, subscription_id: str, *, ordered: bool, count: int
+        self,
+        queue: QueueRef,
+        subscription_id: str,
+        *,
+        ordered: bool,
+        count: int,
+        makes: bool = False,
     ) -> None:
         record = await self._management.get_queue(queue)
+        if record is None and not makes:
+            return
         if record is None:
             await self._queues.ensure(queue)
             raise QueueChanged("It was made just now.")
         metadata = dict(record.metadata)
         metadata[SUBSCRIBED] = record.metadata.get(SUBSCRIBED, 0) + count
         metadata.pop(ORDERED, None)
-        others = _other_ordered(record, subscription_id)
+        others = {*record.metadata.get(ORDERED, ())} - {subscription_id}
         if ordered:
-            _check_room(others)
+            if len(others) >= MAX_ORDERED:
+                raise Invalid(f"A queue may have {MAX_ORDERED} ordered subscriptions.")
             others.add(subscription_id)
         if others:
             metadata[ORDERED] = sorted(others)
@@ -581,14 +590,3 @@ class QueueFlags:
             QueueRecord(queue, metadata, record.version, record.exposing)
         )
         self._policies.forget(queue)
-
-
-def _other_ordered(record: QueueRecord, subscription_id: str) -> set[str]:
-    """The ordered subscriptions that a queue has besides one."""
-    return {*record.metadata.get(ORDERED, ())} - {subscription_id}
-
-
-def _check_room(others: set[str]) -> None:
-    """Refuse one more ordered subscription than a queue may have."""
-    if len(others) >= MAX_ORDERED:
-        raise Invalid(f"A queue may have {MAX_ORDERED} ordered subscriptions.")
