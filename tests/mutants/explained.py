@@ -63,11 +63,6 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "1",
     ): "Letters of nearly 1 MiB come with the answer, or are fetched by the next call.",
     (
-        "zaqar_lite/storage/redis/scripts/indexes.lua",
-        "if #special > 0 then",
-        ">=",
-    ): "A queue is read as one with priorities, where all have the same.",
-    (
         "zaqar_lite/service/quotas/quota_usage.py",
         "if not self.added.messages or self.took > _QUICK:",
         ">=",
@@ -122,12 +117,6 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "if number - before == PART_SIZE or size > _PART_BYTES or number == len(words):",
         ">=",
     ): "A part of a post ends one message sooner where its bytes are the bound exactly.",
-    (
-        "zaqar_lite/storage/redis/scripts/claiming.lua",
-        "local taken, unfit, bytes, status ="
-        " {positions = {}, records = {}, tracks = {}}, 0, 0, 'ok'",
-        "1",
-    ): "The first look is for one message at least, and bytes are bounded to within one.",
     (
         "zaqar_lite/api/v2/jobs.py",
         '"rate": round(job.done / seconds, 1),',
