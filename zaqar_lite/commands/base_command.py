@@ -182,13 +182,18 @@ def add_headers(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--header", dest="headers", action=Pairs, metavar="KEY=VALUE", help=text)
 
 
+def add_place(parser: "argparse._ActionsContainer") -> None:
+    """Declare where the server is, and who asks: what `contexts.chosen` and `connect` read."""
+    for option, metavar, text in _CONNECTION:
+        parser.add_argument(option, metavar=metavar, help=text)
+    text = "how long to wait for an answer, such as 500ms, 30s, 1m (60s)"
+    duration(parser, "--timeout", text, default=60, read=seconds_above_zero)
+
+
 def add_connection(parser: argparse.ArgumentParser) -> None:
     """Declare the options of connection and output."""
     group = parser.add_argument_group("connection and output")
-    for option, metavar, text in _CONNECTION:
-        group.add_argument(option, metavar=metavar, help=text)
-    text = "how long to wait for an answer, such as 500ms, 30s, 1m (60s)"
-    duration(group, "--timeout", text, default=60, read=seconds_above_zero)
+    add_place(group)
     number(group, "--attempts", "times a request is sent at most (8)", default=8)
     flag(group, "--json", "JSON lines, as in a pipe")
     for action in group._group_actions:

@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from zaqar_lite.commands.argument_types import duration, flag, number, repeated, seconds
-from zaqar_lite.commands.base_command import add_connection, explain
+from zaqar_lite.commands.base_command import add_place, explain
 from zaqar_lite.domain.errors import Invalid, ZaqarLiteError
 from zaqar_lite.rabbitmq import exports
 from zaqar_lite.rabbitmq.topology import (
@@ -78,7 +78,7 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
     cancel = ask("cancel", "keep a message that waits from being posted")
     cancel.add_argument("message_id", help="its id, as `publish` has printed it")
     relay = ask("relay", "post due messages to Zaqar until SIGTERM")
-    add_connection(relay)
+    add_place(relay)
     relay.add_argument("--zaqar-url", dest="url", metavar="URL", help="the same as --url")
     relay.add_argument("--destination", default="zaqar")
     number(relay, "--prefetch", "messages held at most", most=65_535, default=32)
