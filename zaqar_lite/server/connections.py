@@ -347,7 +347,7 @@ class HttpConnection(ClientConnection):
         """End the request that began last: it has come whole."""
         self._is_whole = True
         request = self._request
-        if request is not None and request.source is self and not request.is_read:
+        if request is not None and not request.is_read:
             request.document = bytes(self._body)
             self._body = bytearray()
         self._end_body(is_whole=True)
