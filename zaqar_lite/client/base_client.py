@@ -13,11 +13,12 @@ from zaqar_lite import __version__
 from zaqar_lite.client import serialization
 from zaqar_lite.client.arguments import takes
 from zaqar_lite.client.auth import Auth, KeyAuth, KeystoneAuth, NoAuth
-from zaqar_lite.client.calls import Call, RetryPolicy, exchange
-from zaqar_lite.client.errors import BadRequest, ServerWarning, ZaqarError
+from zaqar_lite.client.calls import Call, Request, RetryPolicy, exchange
+from zaqar_lite.client.endpoints.requests import Parameter, page_of, with_query
+from zaqar_lite.client.errors import BadRequest, ServerWarning, StatusError, ZaqarError
 from zaqar_lite.client.long_polling import LONGEST, POLL, Connection, Waiting
 from zaqar_lite.client.serialization import Encoder
-from zaqar_lite.client.steps import Page, Sleep, Steps
+from zaqar_lite.client.steps import Page, Pages, Sleep, Steps
 
 if TYPE_CHECKING:
     from zaqar_lite.client.tracing import Tracing
@@ -163,10 +164,20 @@ class BaseClient:
         )
 
     def _pages(
-        self, make: Callable[..., Call[Page[T]]], *given: object, **more: object
-    ) -> Callable[[str | None], Steps[Page[T]]]:
-        """Return the steps to the pages of a list, by their markers; `make` makes a page's call."""
-        return lambda marker: self._exchange(make(*given, marker=marker, **more))
+        self,
+        path: str,
+        key: str,
+        read: Callable[[dict[str, Any]], T],
+        meanings: Mapping[int, type[StatusError]] | None = None,
+        **query: Parameter,
+    ) -> Pages[T]:
+        """Return the steps to the pages of a list, whose entries stand under `key` of an answer."""
+
+        def page(marker: str | None) -> Steps[Page[T]]:
+            request = Request("GET", with_query(path, marker=marker, **query), {})
+            return self._exchange(Call(request, page_of(key, read), meanings))
+
+        return page
 
     def _until_found(
         self,

@@ -5,7 +5,7 @@ from typing import Any
 
 from zaqar_lite.client.arguments import takes, texts
 from zaqar_lite.client.base_client import BaseClient
-from zaqar_lite.client.endpoints.requests import ask, list_page, path_of, tell, with_query
+from zaqar_lite.client.endpoints.requests import ask, path_of, tell, with_query
 from zaqar_lite.client.models import Flavor, Pool, PoolDrain
 from zaqar_lite.client.serialization import reader
 from zaqar_lite.client.steps import Pages, Steps, listing, method
@@ -46,7 +46,7 @@ class Pools(BaseClient):
     @listing
     def list_pools(self) -> Pages[Pool]:
         """Yield the server's pools by name, page by page."""
-        return self._pages(list_page, "/v2/pools", "pools", _POOL)
+        return self._pages("/v2/pools", "pools", _POOL)
 
     @method
     def get_pool(self, name: str) -> Steps[Pool]:
@@ -82,7 +82,7 @@ class Pools(BaseClient):
     @listing
     def list_flavors(self) -> Pages[Flavor]:
         """Yield the project's flavors by name, page by page."""
-        return self._pages(list_page, "/v2/flavors", "flavors", _FLAVOR, detailed=True)
+        return self._pages("/v2/flavors", "flavors", _FLAVOR, detailed=True)
 
     @method
     def get_flavor(self, name: str) -> Steps[Flavor]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from zaqar_lite.client.arguments import texts, whole
 from zaqar_lite.client.base_client import BaseClient
-from zaqar_lite.client.endpoints.requests import ask, list_page, path_of, tell
+from zaqar_lite.client.endpoints.requests import ask, path_of, tell
 from zaqar_lite.client.models import AccessKey, DataKey, ProjectQuota
 from zaqar_lite.client.serialization import reader
 from zaqar_lite.client.steps import Pages, Steps, listing, method
@@ -48,7 +48,7 @@ class Keys(BaseClient):
     @listing
     def list_keys(self) -> Pages[AccessKey]:
         """Yield the project's keys by id, page by page, without their texts."""
-        return self._pages(list_page, "/v2/keys", "keys", _KEY)
+        return self._pages("/v2/keys", "keys", _KEY)
 
     @method
     def get_key(self, key_id: str) -> Steps[AccessKey]:

@@ -14,7 +14,6 @@ from zaqar_lite.client.endpoints.requests import (
     NO_QUEUE,
     Topic,
     ask,
-    list_page,
     queue_path,
     tell,
     with_query,
@@ -26,8 +25,6 @@ from zaqar_lite.client.steps import Pages, Steps, listing, method
 
 Options = Mapping[str, Any] | QueueOptions
 PATCH_TYPE = {"Content-Type": "application/openstack-messaging-v2.0-json-patch"}
-HOME = Request("GET", "/v2/", {"Accept": "application/json-home, application/json"})
-"""The home document: which resources a server has."""
 QUEUES_A_PAGE = 20
 """Most queues of a page; a client's `page_size` is that of messages."""
 _QUEUE = reader(Queue)
@@ -141,9 +138,8 @@ class Queues(BaseClient):
 
         Failed is what had all its deliveries where there is no dead-letter queue to go to.
         """
-        given = {"state": state, "limit": min(self.page_size, QUEUES_A_PAGE)}
-        path = queue_path(queue, "history")
-        return self._pages(list_page, path, "messages", _DONE, meanings=NO_QUEUE, **given)
+        limit, path = min(self.page_size, QUEUES_A_PAGE), queue_path(queue, "history")
+        return self._pages(path, "messages", _DONE, NO_QUEUE, state=state, limit=limit)
 
     @method
     def share(
@@ -187,7 +183,8 @@ class Queues(BaseClient):
     @method
     def home(self) -> Steps[dict[str, Any]]:
         """Return the home document: which resources this server has."""
-        return self._exchange(Call(HOME, json_object))
+        accepted = {"Accept": "application/json-home, application/json"}
+        return self._exchange(Call(Request("GET", "/v2/", accepted), json_object))
 
 
 class Topics(BaseClient):
@@ -249,8 +246,8 @@ def update_queue(queue: str, metadata: Options, remove: Iterable[str] = ()) -> C
 def list_pages(client: BaseClient, kind: str, *, detailed: bool, name: str | None) -> Pages[Queue]:
     """Return the pages of the project's queues, or of its "topics"."""
     limit = min(client.page_size, QUEUES_A_PAGE)
-    given = {"limit": limit, "detailed": detailed or None, "name": name}
-    return client._pages(list_page, f"/v2/{kind}", kind, _QUEUE, **given)
+    shown = detailed or None
+    return client._pages(f"/v2/{kind}", kind, _QUEUE, limit=limit, detailed=shown, name=name)
 
 
 def get_queue(queue: str) -> Call[dict[str, Any]]:

@@ -1,8 +1,7 @@
 """Requests of Zaqar's v2 API as values: their paths, and what of JSON they send and receive.
 
 A `Call` is a request and the function that reads its answer. Messages and claims have a function
-for each call, because several parts of the SDK make it; most methods make theirs by `ask`, `tell`
-and `list_page`.
+for each call, because several parts of the SDK make it; most methods use `ask` and `tell`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -161,17 +160,6 @@ def tell(
 ) -> Call[None]:
     """Return a call that has no result."""
     return Call(_request(method, path, sent), nothing, meanings, operation=operation)
-
-
-def list_page(
-    path: str,
-    key: str,
-    read: Callable[[dict[str, Any]], T],
-    meanings: Mapping[int, type[StatusError]] | None = None,
-    **query: Parameter,
-) -> Call[Page[T]]:
-    """Return a call for a page of a list whose entries stand under `key` of the answer."""
-    return Call(Request("GET", with_query(path, **query), {}), page_of(key, read), meanings)
 
 
 def _request(method: str, path: str, sent: object) -> Request:

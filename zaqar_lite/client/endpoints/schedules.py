@@ -6,7 +6,7 @@ from operator import itemgetter
 from typing import Any
 
 from zaqar_lite.client.base_client import BaseClient
-from zaqar_lite.client.endpoints.requests import ask, list_page, path_of, tell
+from zaqar_lite.client.endpoints.requests import ask, path_of, tell
 from zaqar_lite.client.steps import AsyncPart, Pages, Steps, SyncPart, listing, method
 
 
@@ -85,7 +85,7 @@ class Schedules:
     @listing
     def list(self) -> Pages[Mapping[str, Any]]:
         """Yield the project's schedules by name, page by page."""
-        return self._client._pages(list_page, "/v2/schedules", "schedules", dict)
+        return self._client._pages("/v2/schedules", "schedules", dict)
 
 
 class AsyncSchedules(Schedules, AsyncPart):

@@ -7,7 +7,7 @@ from typing import Any
 
 from zaqar_lite.client.arguments import takes, text, whole, zoned
 from zaqar_lite.client.base_client import BaseClient
-from zaqar_lite.client.endpoints.requests import ask, list_page, queue_path, tell, with_query
+from zaqar_lite.client.endpoints.requests import ask, queue_path, tell, with_query
 from zaqar_lite.client.models import Delivery, FailedDelivery, Ping, Subscription
 from zaqar_lite.client.serialization import reader
 from zaqar_lite.client.steps import Pages, Steps, listing, method
@@ -57,7 +57,7 @@ class Subscriptions(BaseClient):
     @listing
     def list_subscriptions(self, queue: str) -> Pages[Subscription]:
         """Yield a queue's subscriptions in the order they were made, page by page."""
-        return self._pages(list_page, _path(queue), "subscriptions", _subscription, details=True)
+        return self._pages(_path(queue), "subscriptions", _subscription, details=True)
 
     @method
     def get_subscription(self, queue: str, subscription_id: str) -> Steps[Subscription]:
@@ -108,7 +108,7 @@ class Subscriptions(BaseClient):
     def failed_deliveries(self, queue: str, subscription_id: str) -> Pages[FailedDelivery]:
         """Yield what could not be delivered in the last 7 days, the oldest first."""
         path = _path(queue, subscription_id, "deliveries")
-        return self._pages(list_page, path, "deliveries", _FAILED, state="failed")
+        return self._pages(path, "deliveries", _FAILED, state="failed")
 
     @method
     def retry_delivery(self, queue: str, subscription_id: str, delivery_id: str) -> Steps[None]:
