@@ -209,13 +209,11 @@ class Application:
             response = to_response(exc, invalid_title=INVALID_REQUEST, request_id="")
             response.body = response.text()
             return response
-        refused = None if self.authentication is None else self.authentication.refuses(request)
-        if refused is None or self.authentication is None:
-            return None
-        # It is answered without a look at it; it is counted, and in no log.
-        self.metrics.request("", refused.status, 0.0)
-        await self.authentication.delay_refusal()
-        refused.body = refused.text()
+        refused = None if self.authentication is None else await self.authentication.refuse(request)
+        if refused is not None:
+            # It is answered without a look at it; it is counted, and in no log.
+            self.metrics.request("", refused.status, 0.0)
+            refused.body = refused.text()
         return refused
 
     def _charge_stream(self, stream: Stream, project: str) -> Stream:

@@ -45,10 +45,10 @@ class RequestAuthentication:
     authorizer: Authorizer
     check_store: Callable[[], None]
 
-    def refuses(self, request: Request) -> Response | None:
-        """Answer a guess from an address of which too many failed; None for any other request.
+    async def refuse(self, request: Request) -> Response | None:
+        """Answer a guess from an address of which too many failed, late; None for anything else.
 
-        Only its credential is read. Call `delay_refusal` before you send the answer.
+        Only its credential is read.
         """
         address = request.address
         if not self.identity.has_failed(address) or request.path in OPEN_PATHS:
@@ -57,12 +57,9 @@ class RequestAuthentication:
         why = None if credential is None else self.identity.refuses(address, credential)
         if why is None:
             return None
+        await self.identity.delay_refusal()
         error = self._unauthorized(wrong=True) if isinstance(why, Unauthenticated) else why
         return to_response(error, invalid_title=INVALID_REQUEST, request_id=request.request_id)
-
-    async def delay_refusal(self) -> None:
-        """Delay such an answer."""
-        await self.identity.delay_refusal()
 
     async def admit(self, request: Request) -> None:
         """Fill in the principal of a request, and its project as X-Project-ID.
