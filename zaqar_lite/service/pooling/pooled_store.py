@@ -16,6 +16,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -284,11 +285,9 @@ class PooledMessages(Store):
             store = await self._store(queue, holder=bool(claim_ids) or is_internal(queue))
             return await store.delete(queue, ids, claim_ids=claim_ids)
         for store in self._all_open():
-            try:
+            # What is left in a pool is claimed again.
+            with nullcontext() if store is self.home else suppress(Unavailable):
                 await store.delete(queue, ids, claim_ids=claim_ids)
-            except Unavailable:
-                if store is self.home:
-                    raise  # what is left in a pool is claimed again
         return ()
 
     async def claim(self, queue: QueueRef, request: ClaimRequest) -> Claimed:
@@ -297,13 +296,8 @@ class PooledMessages(Store):
             return await (await self._store(queue)).claim(queue, request)
         claimed = Claimed(None)
         for store in self._all_open():
-            try:
+            with nullcontext() if store is self.home else LoggedErrors("deliveries in a pool"):
                 claimed = await store.claim(queue, request)
-            except Unavailable as exc:
-                if store is self.home:
-                    raise
-                logger.warning("the deliveries in a pool are put off: %s", exc)
-                continue
             if claimed.messages:
                 break
         return claimed

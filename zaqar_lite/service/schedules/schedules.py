@@ -395,8 +395,7 @@ class Schedules:
         await self._messages.check([plan.draft()])
 
 
-_STEP = 50
-_AT_ONCE = 10
+_AT_ONCE = 20
 _LONGEST_REST = 1.0
 """Seconds between two looks at most: so late a process sees what another one has scheduled."""
 _IDLE = 5.0
@@ -425,13 +424,11 @@ class Scheduler(BackgroundWorker):
         """
         done, after = 0, None
         while True:
-            found = await self._schedules.due(_STEP, after)
+            found = await self._schedules.due(_AT_ONCE, after)
             now = self._clock.now_ms()
             due = [one for one in found if one.at <= now]
-            for first in range(0, len(due), _AT_ONCE):
-                some = due[first : first + _AT_ONCE]
-                done += sum(await asyncio.gather(*map(self._try, some)))
-            if len(due) < _STEP:
+            done += sum(await asyncio.gather(*map(self._try, due)))
+            if len(due) < _AT_ONCE:
                 break
             after = due[-1].key
         if not found and after is None:
