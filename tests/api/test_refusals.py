@@ -89,7 +89,7 @@ REFUSED = (
                 *each("_default_message_delay", -1, 901, 1.5),
                 *each("_max_claim_count", 0, -1, 65_536, "3"),
                 *each("_max_failures", 0, 65_536, True),
-                *each("_dead_letter_queue", 7, "a@b", ""),
+                *each("_dead_letter_queue", 7, "a@b", "", ".", ".."),
                 *each("_dead_letter_queue_messages_ttl", 59, 1_209_601, "60", True),
                 *each("_enable_encrypt_messages", []),
                 *each("_retry_policy", 3),
