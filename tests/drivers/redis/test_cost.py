@@ -53,21 +53,6 @@ async def test_each_operation_is_one_round_trip(queue: QueueUnderTest, client: A
     assert set((await costs(queue, taken)).values()) == {1}
 
 
-async def test_a_claim_beside_another_prolongs_its_keys_only_for_a_later_horizon(
-    queue: QueueUnderTest, client: Any
-) -> None:
-    await queue.post("a", "b", "c", ttl=HOUR)
-    await queue.claim(1)
-    client.config_resetstat()
-    await queue.claim(1)
-    assert calls(client)["expireat"] == 0
-    await queue.post("later", ttl=50 * HOUR)
-    later = (await queue.claim(2)).messages[1]
-    for kind in ("tracks", "held", "claims", "leases"):
-        ends = client.pexpiretime(keys_of(queue.ref).key(kind))
-        assert ends >= later.expires_at, kind
-
-
 async def test_keys_that_ended_with_their_last_message_are_given_an_end_again(
     queue: QueueUnderTest, client: Any
 ) -> None:
@@ -82,22 +67,6 @@ async def test_keys_that_ended_with_their_last_message_are_given_an_end_again(
         assert not client.exists(keys_of(queue.ref).key("ready"))
     queue.advance(11 * MINUTE)
     await queue.claim(1)
-    for kind in ("tracks", "held", "claims", "leases"):
-        assert client.pexpiretime(keys_of(queue.ref).key(kind)) > 0, kind
-
-
-async def test_keys_of_claims_end_whatever_was_met_in_another_queue(
-    queue: QueueUnderTest, client: Any
-) -> None:
-    """A claim of more than a step's budget has lapsed, so the step sees no further claim."""
-    other = queue.named(f"{queue.ref.name}-other")
-    await other.post("a", "b")
-    await queue.post(*["lapses"] * 100)
-    await queue.claim(100, ttl=MINUTE)
-    await other.claim(1, ttl=10 * MINUTE)
-    queue.advance(MINUTE)
-    await other.claim(1)
-    assert (await queue.claim(1)).messages
     for kind in ("tracks", "held", "claims", "leases"):
         assert client.pexpiretime(keys_of(queue.ref).key(kind)) > 0, kind
 

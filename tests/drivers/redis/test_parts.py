@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 from msgspec.structs import replace
 
-from tests.contract.subject import HOUR, SECOND, QueueUnderTest, ids, new
+from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, ids, new
 from tests.contract.test_outbox_messages import arrived, told, with_note
 from tests.drivers.redis.conftest import Open
 from tests.drivers.redis.inspection import check_queue, keys_by_tag
@@ -183,7 +183,7 @@ async def test_delays_keys_and_outbox_messages_come_with_their_parts(
 ) -> None:
     target = queue.named(f"{queue.ref.name}-notes")
     messages = [
-        with_note(new(str(number), key=str(number), delay=SECOND * (number % 2)), target)
+        with_note(new(str(number), key=str(number), delay=MINUTE * (number % 2)), target)
         for number in range(LONG)
     ]
     messages[-1] = replace(messages[-1], delay_ms=0)
@@ -191,7 +191,7 @@ async def test_delays_keys_and_outbox_messages_come_with_their_parts(
     late = len(posted[1::2])
     assert await queue.counts() == (LONG - late, late, 0)
     assert ids((await queue.claim(2)).messages) == [posted[0], posted[2]]
-    queue.advance(2 * SECOND)
+    queue.advance(2 * MINUTE)
     assert ids((await queue.claim(2, mode=DelayMode.HONOUR)).messages) == [posted[1], posted[3]]
     assert await queue.post(*messages) == posted
     assert len(await arrived(target, LONG)) == LONG

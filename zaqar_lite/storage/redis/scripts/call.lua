@@ -8,8 +8,7 @@
 -- The keys of a queue. What is said to expire does so by `keep`, never before a deadline in it.
 -- queue: hash, the queue's record: version, metadata (JSON), exposing; it does not expire
 -- state: hash; last (position), horizon, due, armed (ms), returns, grouped (flags), part (the next
---     one of a post in parts), kept (the horizon that the keys of claims had when a claim last let them live
---     until then), bytes (of all bodies); expires
+--     one of a post in parts), bytes (of all bodies); expires
 -- messages: hash, position -> record: one packed string for each message (layout.py); expires
 -- bodies: hash, position -> body, of those that are large (join_body); expires
 -- tracks: hash, position -> track: what changes of a message once it was claimed or moved; expires
@@ -37,7 +36,7 @@
 local ALWAYS, UNLESS_FULL = {'allow-oom'}, {}
 local ARGV -- of this call; the first is the offset of the clock that tests move (ms)
 local offset, clock, now -- now: milliseconds since 1970 by this server's clock, plus the offset
-local N = {last = 1, horizon = 2, due = 3, returns = 4, armed = 5, part = 6, grouped = 7, kept = 8, bytes = 9}
+local N = {last = 1, horizon = 2, due = 3, returns = 4, armed = 5, part = 6, grouped = 7, bytes = 8}
 local life -- what is noted of the queue, by the places in N of the names in `state`
 local middles -- parts of dead letters that this call has made
 local first_return -- when the first message that this call parked is ready
@@ -64,7 +63,7 @@ end
 local function operation(name, flags, checks, act)
   register(name, 'queue', flags, function()
     middles, first_return = {}, nil
-    life = call('HMGET', state, 'last', 'horizon', 'due', 'returns', 'armed', 'part', 'grouped', 'kept', 'bytes')
+    life = call('HMGET', state, 'last', 'horizon', 'due', 'returns', 'armed', 'part', 'grouped', 'bytes')
     if life[N.part] and checks.whole then
       return {'busy'}
     end

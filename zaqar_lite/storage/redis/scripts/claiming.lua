@@ -123,15 +123,7 @@ operation('claim', ALWAYS, {whole = true, version = true}, function()
   local claim = ARGV[18] == '1' and call('HGET', claims, id) or struct.pack('>I5I6', ttl, now)
   call('HSET', claims, id, claim .. table.concat(taken.positions))
   call('ZADD', leases, deadline, id)
-  keep(deadline + grace, {})
-  -- While a claim lives none of these keys ends. So they live long enough already if the horizon is that of then.
-  local is_kept = life[N.kept] and tonumber(life[N.kept]) == tonumber(life[N.horizon])
-  if not (has_claims and is_kept) then
-    keep(now, {tracks, held, claims, leases})
-    if not is_kept then
-      call('HSET', state, 'kept', life[N.horizon])
-    end
-  end
+  keep(deadline + grace, {tracks, held, claims, leases})
   if #raised > 0 then
     apply('ZADD', expiry, raised)
     if were_claimed then

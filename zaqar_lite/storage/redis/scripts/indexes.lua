@@ -439,20 +439,15 @@ local function part(id, claim)
   return over, left, soonest
 end
 
--- Whether this call's `lapse` has met a claim whose leases had not lapsed.
-local has_claims
-
 -- Notice the leases that have lapsed, up to `budget` entries; at least one claim, which holds at
 -- most 200. What becomes of their messages is decided by who knows the policy (`end_lapsed`).
 -- Answers how many entries that took, and whether no lapsed lease is left.
 local function lapse(budget)
   local count = 0
-  has_claims = false
   while count < budget do
     local first = call('ZRANGE', leases, '0', '0', 'WITHSCORES')
     local id = first[1]
     if not id or tonumber(first[2]) > now then
-      has_claims = id
       return count, true
     end
     local claim = call('HGET', claims, id)
