@@ -36,7 +36,7 @@ _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 LARGE_POST = 32_768
 """Bytes: a larger post is read and answered in turns with other large ones."""
 _GROUP = b"group"
-_ABSENT: Any = None
+ABSENT: Any = None
 """The default of a field in which a null is refused."""
 
 
@@ -44,20 +44,12 @@ class _Posted(Draft, frozen=True, gc=False):
     """One message of a post, as it was sent; a wrong type anywhere falls back to `_explain`."""
 
     body: msgspec.Raw
-    ttl: int = _ABSENT
-    delay: int = _ABSENT
-    idempotency_key: str = _ABSENT
-    headers: dict[str, str] = _ABSENT
-    deliver_at: str = _ABSENT
-    group: str = _ABSENT
-
-
-class EditForm(msgspec.Struct, forbid_unknown_fields=True):
-    """What is to be changed of a delayed message; an empty body is none."""
-
-    body: msgspec.Raw = msgspec.Raw()
-    ttl: int = _ABSENT
-    delay: int = _ABSENT
+    ttl: int = ABSENT
+    delay: int = ABSENT
+    idempotency_key: str = ABSENT
+    headers: dict[str, str] = ABSENT
+    deliver_at: str = ABSENT
+    group: str = ABSENT
 
 
 class _PostDocument(msgspec.Struct):
@@ -148,7 +140,7 @@ async def read_messages(request: Request, turns: Turns) -> Sequence[Draft]:
         raise _explain(document, exc) from exc
     if _GROUP in body:
         return [
-            message if message.group is _ABSENT else _in_group(index, message)
+            message if message.group is ABSENT else _in_group(index, message)
             for index, message in enumerate(messages)
         ]
     return messages
@@ -167,19 +159,6 @@ def _in_group(index: int, message: _Posted) -> Draft:
             "two."
         )
     return replace(message, headers={**headers, GROUP_HEADER: group})
-
-
-def parse_edit(body: bytes) -> EditForm:
-    """Read the document of an edit, in which at least one field is given.
-
-    Raises:
-        Refused: 400, an unknown field or a wrong type.
-    """
-    parse_object(body, deepest=MAX_BODY_DEPTH)
-    form = decode(EditForm, body)
-    if form == EditForm():
-        raise bad_body("Nothing to edit: give 'body', 'ttl' or 'delay'.")
-    return form
 
 
 def _parse(body: bytes, deepest: int) -> Any:  # noqa: ANN401 - any JSON

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from msgspec import Raw, Struct
+
 from zaqar_lite.api import documents
 from zaqar_lite.api.long_polling import Polling
 from zaqar_lite.api.render import Renderer, instant, next_page, yes_no
@@ -13,6 +15,7 @@ from zaqar_lite.api.request import (
     Refused,
     Request,
     Response,
+    bad_body,
     warning,
 )
 from zaqar_lite.api.routes import (
@@ -29,6 +32,7 @@ from zaqar_lite.api.v2.claims import ClaimActions
 from zaqar_lite.domain.clock import read_instant
 from zaqar_lite.domain.errors import Invalid, NotFound
 from zaqar_lite.domain.ids import format_marker
+from zaqar_lite.domain.limits import MAX_BODY_DEPTH
 from zaqar_lite.domain.models import Message, Page
 from zaqar_lite.domain.posts import Posted
 from zaqar_lite.service.messages import Messages
@@ -37,6 +41,14 @@ _DEFAULT_COUNT = 10
 _KEY = b"idempotency-key"
 _LONGEST_LOCATION = 7_680
 """Bytes: many clients and proxies take 8 KiB of headers."""
+
+
+class Edit(Struct, forbid_unknown_fields=True):
+    """What is to be changed of a delayed message; an empty body is none, and null is refused."""
+
+    body: Raw = Raw()
+    ttl: int = documents.ABSENT
+    delay: int = documents.ABSENT
 
 
 @dataclass(eq=False, repr=False)
@@ -125,7 +137,9 @@ class MessageActions:
             return await self.claims.settle_one(request)
         queue = request.queue
         details = request.flag("details")
-        form = documents.parse_edit(request.document)
+        form = documents.read_struct(request, Edit, deepest=MAX_BODY_DEPTH)
+        if form == Edit():
+            raise bad_body("Nothing to edit: give 'body', 'ttl' or 'delay'.")
         message = await self.messages.edit(
             queue,
             request.path_values[1],
