@@ -30,8 +30,8 @@ MESSAGE = """e.position, e.id, b.body, e.ttl, e.created, e.expires, e.state, e.u
     e.claims, e.client, e.due, e.headers, e.origin, e.failures"""
 """The columns that `message_of` takes, of an entry `e` and its body `b`."""
 MESSAGES = f"SELECT {MESSAGE} FROM entry e"
-_ENTRY = """position, id, state, priority, due, until, expires, ttl, created, claims, failures,
-    claim, claimed_at, last_end, body, size, is_shared, has_attempts, client, origin"""
+_ENTRY = """position, id, state, due, until, expires, ttl, claims, failures, claim, claimed_at,
+    last_end, body, size, is_shared, has_attempts, origin"""
 
 decode_headers = json.loads
 decode_origin = msgspec.json.Decoder(Origin).decode
@@ -40,17 +40,15 @@ encode = msgspec.json.encode
 
 
 class Entry(NamedTuple):
-    """The row of a message in a queue, without its body and headers; see `schema.sql`."""
+    """What operations need of the row of a message in a queue; see `schema.sql`."""
 
     position: int
     id: bytes
     state: int
-    priority: int
     due: int
     until: int
     expires: int
     ttl: int
-    created: int
     claims: int
     failures: int
     claim: bytes | None
@@ -60,7 +58,6 @@ class Entry(NamedTuple):
     size: int
     is_shared: int
     has_attempts: int
-    client: str
     origin: str | None
 
     def holder(self, now: int) -> bytes | None:
