@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.keystone import Keystone, User
 from tests.waiting import until
 from zaqar_lite.api.asgi import Scope
 from zaqar_lite.api.request import Route
@@ -25,6 +26,18 @@ PROJECT = "demo"
 PATCH = "application/openstack-messaging-v2.0-json-patch"
 CLIENT_ID = "3381af92-2b9e-11e3-b191-71861300734c"
 MakeApi = Callable[..., AbstractAsyncContextManager["Api"]]
+
+
+EVERY_ROUTE: dict[str, Any] = {
+    "auth": "keys",
+    "admin_mode": True,
+    "pooling": True,
+    "signed_url_secret_key": "not to be seen in any log, at all",
+    "encryption_key_file": Path(__file__).with_name("encryption.keys"),
+    "max_failed_logins": 1_000_000,
+    "access_log": True,
+}
+"""The settings of a server that has all routes."""
 
 
 class Api:
@@ -204,6 +217,22 @@ async def api(make_api: MakeApi) -> AsyncIterator[Api]:
     """The application with its default settings."""
     async with make_api() as made:
         yield made
+
+
+@pytest.fixture
+async def operated(make_api: MakeApi) -> AsyncIterator[Api]:
+    """A server with every route, and who may do everything."""
+    async with make_api(**EVERY_ROUTE) as made:
+        made.http.headers.update(bearer(made.operator))
+        yield made
+
+
+@pytest.fixture
+def keystone() -> Iterator[Keystone]:
+    """Keystone, in which the server may have the account zaqar."""
+    with Keystone() as running:
+        running.state.users["zaqar"] = User("secret", "service", ("service",))
+        yield running
 
 
 @asynccontextmanager

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -22,12 +22,6 @@ from zaqar_lite.service.identity.keystone import Keystone as KeystoneTokens
 pytestmark = pytest.mark.anyio
 QUEUES = "/v2/queues"
 RULE = {"service": "messaging", "method": "GET", "path": "/v2/queues/*/messages"}
-
-
-@pytest.fixture
-def keystone() -> Iterator[Keystone]:
-    with Keystone() as running:
-        yield running
 
 
 def settings(keystone: Keystone, **more: Any) -> dict[str, Any]:

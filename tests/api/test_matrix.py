@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tests.api import test_tokens as tokens
-from tests.api.conftest import Api, MakeApi, signed_by
+from tests.api.conftest import EVERY_ROUTE, Api, MakeApi, signed_by
 from tests.keystone import Keystone
 from zaqar_lite.api.request import Route
 from zaqar_lite.domain.identity import Verb
@@ -21,15 +21,6 @@ from zaqar_lite.main import create_app
 from zaqar_lite.server.loading import load
 
 pytestmark = pytest.mark.anyio
-SETTINGS: dict[str, Any] = {
-    "auth": "keys",
-    "admin_mode": True,
-    "pooling": True,
-    "signed_url_secret_key": "not to be seen in any log, at all",
-    "encryption_key_file": Path(__file__).with_name("encryption.keys"),
-    "max_failed_logins": 1_000_000,
-    "access_log": True,
-}
 VERBS = [verb.value for verb in Verb]
 GIVE_AWAY = {
     "create_subscription",
@@ -85,7 +76,7 @@ class Shot(NamedTuple):
 
 
 def routes() -> tuple[Route, ...]:
-    return create_app(load(environment={}, overrides={"store": "memory://", **SETTINGS})).routes
+    return create_app(load(environment={}, overrides={"store": "memory://", **EVERY_ROUTE})).routes
 
 
 def shots() -> Iterator[Shot]:
@@ -154,11 +145,11 @@ async def matrix(
     make_api: MakeApi, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> AsyncIterator[Matrix]:
     caplog.set_level(logging.DEBUG)
-    async with make_api(**SETTINGS) as api:
+    async with make_api(**EVERY_ROUTE) as api:
         made = Matrix(api)
         yield made
     told = "\n".join([*made.seen, caplog.text, *(str(vars(one)) for one in caplog.records)])
-    for secret in (*made.secrets, SETTINGS["signed_url_secret_key"]):
+    for secret in (*made.secrets, EVERY_ROUTE["signed_url_secret_key"]):
         assert secret not in told
 
 
@@ -300,7 +291,7 @@ async def cloud(
     caplog.set_level(logging.DEBUG)
     with Keystone() as keystone:
         known = tokens.settings(tokens.keys_file(tmp_path), keystone_url=keystone.url)
-        options = {**known, **SETTINGS, "auth": "keys, jwt, keystone"}
+        options = {**known, **EVERY_ROUTE, "auth": "keys, jwt, keystone"}
         async with make_api(**options, role_defaults="secure") as api:
             made = Cloud(Matrix(api), keystone)
             yield made

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +25,6 @@ POLICY = """
 "claims:create": "rule:queues:create"
 "pools:create": "role:admin"
 """
-
-
-@pytest.fixture
-def keystone() -> Iterator[Keystone]:
-    with Keystone() as running:
-        yield running
 
 
 def settings(keystone: Keystone, path: Path, **more: Any) -> dict[str, Any]:

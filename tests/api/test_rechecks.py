@@ -1,7 +1,6 @@
 """Streams and sockets of who is not known any more: they end, within the window of revocation."""
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,12 +19,6 @@ EVERY, LOOK = rechecks.LOOK_EVERY, 0.02
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rechecks, "LOOK_EVERY", LOOK)
     monkeypatch.setattr(identity, "SLOWED", LOOK)
-
-
-@pytest.fixture
-def keystone() -> Iterator[Keystone]:
-    with Keystone() as running:
-        yield running
 
 
 async def ends(listener: Any) -> bool:

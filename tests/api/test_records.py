@@ -1,13 +1,11 @@
 """What the records of all kinds have alike: pages of a list, one, a change, and the end."""
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
 import pytest
 
-from tests.api.conftest import Api, MakeApi, bearer
-from tests.api.test_matrix import SETTINGS
+from tests.api.conftest import Api
 
 pytestmark = pytest.mark.anyio
 NAMES = ["c", "a", "b", "e", "d"]
@@ -71,14 +69,6 @@ KINDS = [
 ]
 
 
-@pytest.fixture
-async def api(make_api: MakeApi) -> AsyncIterator[Api]:
-    """A server with every route, and who may do everything."""
-    async with make_api(**SETTINGS) as made:
-        made.http.headers.update(bearer(made.operator))
-        yield made
-
-
 def of(document: dict[str, Any], name: str) -> dict[str, Any]:
     """A document of a name, which stands where it says NAME."""
     found: dict[str, Any] = json.loads(json.dumps(document).replace("NAME", name))
@@ -101,37 +91,37 @@ async def make(api: Api, kind: Kind, name: str) -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.noun)
-async def test_one_is_made_shown_changed_and_deleted(api: Api, kind: Kind) -> None:
-    name = await make(api, kind, "a")
+async def test_one_is_made_shown_changed_and_deleted(operated: Api, kind: Kind) -> None:
+    name = await make(operated, kind, "a")
     path = f"{kind.path}/{name}"
-    shown = (await api.expect(200, "GET", path)).json()
+    shown = (await operated.expect(200, "GET", path)).json()
     assert of(kind.shown, "a").items() <= shown.items()
     if kind.again is not None:
-        await api.expect(kind.again, "PUT", path, of(kind.document, "a"))
-    changed = await api.call("PATCH", path, kind.change)
+        await operated.expect(kind.again, "PUT", path, of(kind.document, "a"))
+    changed = await operated.call("PATCH", path, kind.change)
     assert changed.status_code == (204 if kind.noun == "subscriptions" else 200), changed.text
-    shown = (await api.expect(200, "GET", path)).json()
+    shown = (await operated.expect(200, "GET", path)).json()
     assert kind.changed.items() <= shown.items()
     if not kind.of_all and kind.noun != "keys":
-        elsewhere = await api.expect(kind.absent, "GET", path, X_Project_ID="other")
+        elsewhere = await operated.expect(kind.absent, "GET", path, X_Project_ID="other")
         assert "green" not in elsewhere.text
     for _ in range(2):
-        await api.expect(204, "DELETE", path)
-    gone = await api.expect(kind.absent, "GET", path)
+        await operated.expect(204, "DELETE", path)
+    gone = await operated.expect(kind.absent, "GET", path)
     assert "green" not in gone.text
-    await api.expect(404, "PATCH", path, kind.change)
+    await operated.expect(404, "PATCH", path, kind.change)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.noun)
-async def test_a_list_is_read_page_by_page_by_its_links(api: Api, kind: Kind) -> None:
-    made = [await make(api, kind, name) for name in NAMES]
+async def test_a_list_is_read_page_by_page_by_its_links(operated: Api, kind: Kind) -> None:
+    made = [await make(operated, kind, name) for name in NAMES]
     for word, written in (("yes", "true"), ("True", "true"), ("0", "false"), ("False", "false")):
         asked, expected = "limit=2", "limit=2&"
         if kind.detail:
             asked, expected = f"limit=2&detailed={word}", f"limit=2&detailed={written}&"
         found, sizes, path = list[str](), [], f"{kind.path}?{asked}"
         while path:
-            answer = await api.expect(200, "GET", path)
+            answer = await operated.expect(200, "GET", path)
             page = answer.json()
             assert answer.headers.get("content-location", path) == path
             found += [str(one.get("id") or one["name"]) for one in page[kind.noun]]
@@ -144,5 +134,5 @@ async def test_a_list_is_read_page_by_page_by_its_links(api: Api, kind: Kind) ->
         assert sizes == [2, 2, 1, 0]
         assert found == (made if kind.noun == "subscriptions" else sorted(made))
     if not kind.of_all:
-        elsewhere = await api.expect(200, "GET", kind.path, X_Project_ID="other")
+        elsewhere = await operated.expect(200, "GET", kind.path, X_Project_ID="other")
         assert elsewhere.json() == {kind.noun: [], "links": []}

@@ -5,13 +5,12 @@ That a document is strict JSON, and not larger than its route allows, is in `tes
 
 import json
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pytest
 
-from tests.api.conftest import Api, MakeApi, bearer
-from tests.api.test_matrix import SETTINGS
+from tests.api.conftest import Api
 
 pytestmark = pytest.mark.anyio
 REQUEST, BODY = "Invalid API request", "Invalid request body"
@@ -463,14 +462,6 @@ REFUSED = (
 )
 
 
-@pytest.fixture
-async def api(make_api: MakeApi) -> AsyncIterator[Api]:
-    """A server with every route, and who may do everything."""
-    async with make_api(**SETTINGS) as made:
-        made.http.headers.update(bearer(made.operator))
-        yield made
-
-
 async def prepare(api: Api) -> dict[str, str]:
     """Make something of each kind; answer the ids of what is held, and of what waits."""
     one = {"messages": [{"body": 0}]}
@@ -504,17 +495,17 @@ async def state(api: Api, ids: Mapping[str, str]) -> list[Any]:
 
 
 @pytest.mark.parametrize("refused", REFUSED, ids=lambda one: f"{one.asked} {one.title}")
-async def test_is_refused_and_changes_nothing(api: Api, refused: Refusals) -> None:
-    ids = await prepare(api)
-    before = await state(api, ids)
+async def test_is_refused_and_changes_nothing(operated: Api, refused: Refusals) -> None:
+    ids = await prepare(operated)
+    before = await state(operated, ids)
     method, path = refused.asked.format_map(ids).split(" ")
     for one in refused.documents:
         document, words = one if isinstance(one, tuple) else (one, "")
         content = document if isinstance(document, bytes) else json.dumps(document)
-        answer = await api.http.request(method, path, content=content, headers=refused.headers)
+        answer = await operated.http.request(method, path, content=content, headers=refused.headers)
         told = (answer.status_code, answer.text[:500], str(document)[:200])
         assert answer.status_code == refused.status, told
         assert refused.title in ("", answer.json()["title"]), told
         assert answer.json()["description"], told
         assert words in answer.json()["description"], told
-    assert await state(api, ids) == before
+    assert await state(operated, ids) == before

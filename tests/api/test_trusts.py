@@ -1,7 +1,6 @@
 """Trusts of Keystone: each ends with its subscription, whatever ended that and who was away."""
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,6 @@ from zaqar_lite.service.identity import trusts
 
 pytestmark = pytest.mark.anyio
 HOOK = "trust+http://receiver.example:8080/hook"
-
-
-@pytest.fixture
-def keystone() -> Iterator[Keystone]:
-    with Keystone() as running:
-        running.state.users["zaqar"] = User("secret", "service", ("service",))
-        yield running
 
 
 def settings(keystone: Keystone, **more: Any) -> dict[str, Any]:
