@@ -249,7 +249,7 @@ class QueueUnderTest:
             marker = marker if page.marker is None else page.marker
             if last_round and not page.messages:
                 return found
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)  # others need the processor too
 
     async def bodies(self) -> list[str]:
         """The texts of all live messages, in order."""
