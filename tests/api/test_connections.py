@@ -25,6 +25,7 @@ from zaqar_lite.server.loading import load
 
 POST = "/v2/queues/q/messages"
 WAITS = {"Expect": "100-continue"}
+H2C = {"Connection": "Upgrade", "Upgrade": "h2c"}
 MESSAGE = b'{"messages": [{"body": 1}]}'
 
 
@@ -150,6 +151,7 @@ def test_what_is_no_http_does_not_answer_the_request_before_it(server: ServerPro
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03",
         request("GET", "/livez").replace(b"\r\n", b"\n"),
         request("GET", "/livez")[:-2] + b"\n" + request("GET", "/livez"),
+        request("CONNECT", "/livez", request("GET", "/livez")),
     ],
 )
 def test_what_is_no_http_is_refused_in_the_form_of_errors(
@@ -331,14 +333,13 @@ def test_connections_are_bounded_and_a_full_table_is_logged_once() -> None:
 
 
 def test_clients_that_send_no_http_do_not_fill_the_log() -> None:
-    upgrade = {"Connection": "Upgrade", "Upgrade": "h2c"}
     with ServerProcess("memory://") as server:
         for _ in range(30):
             with Raw(server) as raw:
                 raw.send(b"\x16\x03\x01 no HTTP\r\n\r\n")
                 assert raw.answer().status == 400
             with Raw(server) as raw:
-                raw.send(request("GET", "/livez", headers=upgrade))
+                raw.send(request("GET", "/livez", headers=H2C))
                 assert raw.answer().status == 200
         assert server.log().count("Invalid HTTP request received.") == 1
         assert server.log().count("Unsupported upgrade request.") == 1
@@ -443,6 +444,9 @@ ASKED = [
     (chunked("POST", POST, MESSAGE, b"\r\n", b"\r\n\r\n")[:-2] + b"X-Trailer: 1\r\n\r\n", 201),
     (request("GET", POST, headers={"X-Long": "x" * 9_000}), 200),
     (request("POST", POST, MESSAGE, headers={"X-Long": "x" * 3_000}), 201),
+    (request("POST", POST, MESSAGE, headers=H2C), 201),
+    (request("GET", POST, headers=H2C), 200),
+    (chunked("POST", POST, MESSAGE, **H2C), 201),
 ]
 """Requests that have come whole, with the status that each gets."""
 LAST = [

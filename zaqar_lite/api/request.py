@@ -306,7 +306,7 @@ class Request(Struct, eq=False, weakref=True):
         self.path_values, self.queue = found.path_values, found.queue
         self.project, self.client_id = found.project, found.client_id
         self.given = found.parameters
-        if len(self.document) == head.size:
+        if len(self.document) == head.size <= found.most:  # another head may have been let in
             self.route = found.route
             self.is_read = found.route is not None
 

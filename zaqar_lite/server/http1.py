@@ -150,7 +150,7 @@ class KnownHeads(Cache[bytes, Head]):
         if not length.isdigit() or len(length) > LONGEST_LENGTH:
             return None
         size, admission = int(length), found.admission
-        if (size > 0) is not (found.size > 0) or (admission.route and size > admission.most):
+        if (size > 0) is not (found.size > 0):
             return None  # what was found out of the other is not true of this one
         other = found.with_headers(headers, size)
         if apart.ids:
@@ -228,13 +228,16 @@ class RequestReader:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             rest = data[upgrade.args[0] :]
+            kept = [one for one in self._headers if self._is_upgrade or one[0] != b"upgrade"]
+            lines = b"".join([b"%b: %b\r\n" % header for header in kept])
+            version = self._parser.get_http_version().encode()
+            first = b"%b %b HTTP/%b\r\n" % (self._parser.get_method(), self._url, version)
+            again = b"%b%b\r\n%b" % (first, lines, rest)
             if self._is_upgrade:
-                lines = [b"%b: %b\r\n" % header for header in self._headers]
-                first = b"%b %b HTTP/1.1\r\n" % (self._parser.get_method(), self._url)
-                raise Upgraded(b"%b%b\r\n%b" % (first, b"".join(lines), rest)) from None
-            logger.warning(NO_UPGRADE)  # it goes on with HTTP
-            self._parser = httptools.HttpRequestParser(self)
-            self.feed(rest)
+                raise Upgraded(again) from None
+            logger.warning(NO_UPGRADE)  # it goes on with HTTP: with the body, if there is one
+            self._parser, self._whole = httptools.HttpRequestParser(self), b""
+            self.feed(again)
 
     def feed_head(self, data: bytes) -> None:
         """Parse a head, from its first to its last byte, and keep it if it can be."""
@@ -260,9 +263,11 @@ class RequestReader:
     def on_headers_complete(self) -> None:
         """Make the head of a request."""
         parser, url = self._parser, httptools.parse_url(self._url)
+        if parser.get_method() == b"CONNECT":
+            raise httptools.HttpParserInvalidURLError("nothing here is a tunnel")
         self.reads_head = False
-        if parser.should_upgrade() and self._wants_socket() and self._requests.upgrades(url.path):
-            self._is_upgrade = True
+        if parser.should_upgrade():  # the parser passes over no body now, so `feed` decides
+            self._is_upgrade = self._wants_socket() and self._requests.upgrades(url.path)
             return
         head = Head(
             parser.get_method().decode("ascii"),
@@ -272,7 +277,7 @@ class RequestReader:
             keeps_alive=parser.get_http_version() != "1.0" and parser.should_keep_alive(),
         )
         expects = head.headers.get(b"expect", b"").lower() == b"100-continue"
-        is_plain = not (expects or head.size < 0 or parser.should_upgrade())
+        is_plain = not (expects or head.size < 0)
         if self._whole and is_plain and head.keeps_alive:
             self._heads.keep(self._whole, head)
         self._requests.begin_request(head, expects_continue=expects)
@@ -283,7 +288,7 @@ class RequestReader:
 
     def on_message_complete(self) -> None:
         """End a request."""
-        if not self._is_upgrade:
+        if not self._parser.should_upgrade():
             self._requests.end_request()
 
     def _wants_socket(self) -> bool:
