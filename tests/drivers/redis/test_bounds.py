@@ -14,6 +14,7 @@ from tests.contract.subject import (
     bury,
     fail,
     give_back,
+    ids,
     new,
     texts,
 )
@@ -157,6 +158,23 @@ async def test_a_large_body_goes_where_its_message_goes(
     assert not client.exists(keys_of(queue.ref).key("bodies"))
 
 
+async def test_a_large_body_that_is_edited_is_not_missed(queue: QueueUnderTest) -> None:
+    """Bodies are read behind their messages: an edit may come in between."""
+    (posted,) = await queue.post(new("x" * 3_000, delay=HOUR))
+    command, texts_to_come = Router.command, ["short", "y" * 4_000, "", "z" * 5_000, "last"]
+
+    async def edited_before(self: Router, *words: Any) -> Any:
+        if texts_to_come:
+            text = texts_to_come.pop(0)
+            await queue.edit(posted, text)
+        return await command(self, *words)
+
+    with patch.object(Router, "command", edited_before):
+        for act in (queue.get(posted), queue.listed(), queue.get(posted)):
+            assert ids(await act) == [posted]
+    assert not texts_to_come
+
+
 async def test_a_step_reads_large_bodies_one_by_one(
     queue: QueueUnderTest, target: QueueUnderTest, client: Any
 ) -> None:
@@ -188,4 +206,8 @@ async def test_long_histories_are_written_in_several_steps(
         client.config_resetstat()
         assert await queue.outcomes(claimed.claim_id or "", *acts) == [Outcome.DONE] * 40
     assert client.info("commandstats")["cmdstat_fcall"]["calls"] >= 3
-    assert len((await queue.claim(40)).messages) == 40
+    assert len((await queue.claim(40, ttl=MINUTE)).messages) == 40
+    queue.advance(2 * MINUTE)
+    assert (await queue.claim(40)).more, "leases that lapsed are ended in several steps too"
+    await swept(queue)
+    assert sum((await queue.counts())[::2]) == 40

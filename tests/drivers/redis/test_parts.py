@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 from unittest.mock import patch
 
@@ -280,6 +280,36 @@ async def test_a_long_post_with_a_known_key_comes_to_nothing_whoever_looks_it_up
     assert await queue.counts() == (LONG, 0, 0)
     assert await queue.post_all(messages) == [Posted(one.id, True) for one in posted]
     check(client, queue)
+
+
+async def test_a_post_looks_up_its_keys_even_as_another_ends(queue: QueueUnderTest) -> None:
+    """Its parts are put aside when another post has stored its last one a moment ago.
+
+    Few messages that bring many along are posted in parts, and do not wait for their turn.
+    """
+    target = queue.named(f"{queue.ref.name}-notes")
+    bare = [new(str(number), key=str(number)) for number in range(20)]
+    messages = [replace(one, outbox=with_note(one, target).outbox * 6) for one in bare]
+    (known,) = await queue.post(bare[7])
+    posting: list[asyncio.Task[Sequence[Posted]]] = []
+    is_put_aside = asyncio.Event()
+    run = Router.run
+
+    async def overlapping(self: Router, operation: str, *args: Any, **options: Any) -> Any:
+        reply = await run(self, operation, *args, **options)
+        if operation == "post" and posting and reply[0] == b"ok":
+            is_put_aside.set()
+        elif operation == "publish" and reply == [b"ok"] and not posting:
+            posting.append(asyncio.create_task(queue.post_all(messages)))
+            async with asyncio.timeout(5):
+                await is_put_aside.wait()
+        return reply
+
+    with patch.object(Router, "run", overlapping):
+        await queue.post(*["x"] * LONG)
+        posted = await posting[0]
+    assert [one.id for one in posted if one.duplicate] == [known]
+    assert await queue.counts() == (LONG + 20, 0, 0)
 
 
 @pytest.mark.parametrize("why", ["known", "conflict", "full"])

@@ -20,7 +20,7 @@ local function sort(positions, taken, most)
         return i - 1, gone, letters, true
       end
       letters[#letters + 1] = {position = position, track = track, reason = 'max_claims', record = record}
-      taken.bytes = taken.bytes + size_of_message(record)
+      taken.bytes = taken.bytes + size_of_message(record) + size_of_history(position, track)
     elseif count == most then
       return i - 1, gone, letters, false
     else
@@ -34,8 +34,8 @@ local function sort(positions, taken, most)
 end
 
 -- Answers status and what was taken (positions, records, tracks), how many entries were examined, and how many
--- moved. 'more': the budget ended it; 'full': what it read did. 'arm': a dead letter was met, and the driver must register the queue for
--- the sweep before it is in the outbox.
+-- moved. 'more': the budget ended it; 'full': what it read did. 'arm': a dead letter was met, and the driver must
+-- register the queue for the sweep before it is in the outbox.
 local function take()
   local limit = tonumber(ARGV[4])
   local spent, is_settled = lapse(BUDGET / 2)

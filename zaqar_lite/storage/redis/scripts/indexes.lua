@@ -158,12 +158,12 @@ local function size_of_message(record)
 end
 
 -- The record that begins with `head`, up to where its randomness is, and goes on as `from` does at a place; and its
--- body, where that is large.
-local function split_body(head, from, at)
+-- body, where that is large, or was (`stays_apart`).
+local function split_body(head, from, at, stays_apart)
   local flags, body_at = struct.unpack('>BH', from, at + R.flags - R.randomness)
   body_at = body_at + at + 1 - R.randomness
   local size = #from - body_at + 1
-  if size <= LARGE then
+  if size <= LARGE and not stays_apart then
     return head .. from:sub(at)
   end
   return head .. from:sub(at, at + R.flags - R.randomness - 1) .. string.char(flags + APART)

@@ -188,7 +188,8 @@ local function let_go(rows, from, gone, changes)
   return answer
 end
 
--- End the leases of `positions`, which have lapsed: each is a failure. There may be more than `budget` such.
+-- End the leases of `positions`, which have lapsed: each is a failure. About STEP_BYTES are read and written. There may
+-- be more than `budget` such.
 local function end_leases(positions, budget)
   local rows, gone, moved, bytes, is_unarmed = {}, nothing_gone(), 0, 0, false
   local count, lapsing = 0, failure(LAPSED, nil, false, LAPSED_TEXTS)
@@ -200,14 +201,15 @@ local function end_leases(positions, budget)
     else
       local ending = ending_of(track:sub(T.claim_count), lapsing)
       local row = {position = position, track = track, ending = ending, history = false}
-      if not row.ending.reason then
-        rows[#rows + 1] = row
-      elseif not is_armed then
+      if row.ending.reason and not is_armed then
         is_unarmed = true
       elseif bytes < STEP_BYTES then
-        row.record = call('HGET', messages, position)
-        bytes = bytes + size_of_message(row.record) + size_of_history(position, track)
-        moved = moved + 1
+        bytes = bytes + size_of_history(position, track)
+        if row.ending.reason then
+          row.record = call('HGET', messages, position)
+          bytes = bytes + size_of_message(row.record)
+          moved = moved + 1
+        end
         rows[#rows + 1] = row
       end
     end

@@ -162,11 +162,11 @@ operation('edit', UNLESS_FULL, {whole = true, version = true}, function()
   local rest, body = record:sub(R.randomness), nil
   local head = struct.pack('>I6I6I5I6', created, expires, ttl, d)
   if ARGV[6] == '1' then
+    local was_apart = is_apart(record) -- who has read such a record comes for its body
     add_bytes(#ARGV[7] - size_of_body(record))
-    rest = rest:sub(1, R.flags - R.randomness) .. string.char(record:byte(R.flags) - (is_apart(record) and APART or 0))
+    rest = rest:sub(1, R.flags - R.randomness) .. string.char(record:byte(R.flags) - (was_apart and APART or 0))
       .. record:sub(R.body_at, struct.unpack('>H', record, R.body_at)) .. ARGV[7]
-    call('HDEL', bodies, position)
-    record, body = split_body(head, rest, 1)
+    record, body = split_body(head, rest, 1, was_apart)
   else
     record = head .. rest
   end

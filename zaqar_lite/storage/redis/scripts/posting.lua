@@ -249,10 +249,11 @@ operation('publish', ALWAYS, {}, function()
   return {'ok'}
 end)
 
--- Tell once whether a post that was put aside came to nothing, because a key of its messages was known.
+-- Tell once whether a post that was put aside came to nothing, because a key of its messages was known. It is
+-- finished first: who has waited for the end of another post may come before that.
 -- ARGV: 1 offset, 2 its first position
 -- Answers: 1 or 0.
-operation('was_undone', ALWAYS, {}, function()
+operation('was_undone', ALWAYS, {whole = true}, function()
   return {call('HDEL', state, 'undone' .. ARGV[2])}
 end)
 
