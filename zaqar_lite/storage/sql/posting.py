@@ -140,7 +140,7 @@ async def post(  # noqa: PLR0917 - as the seam has it
         if ref in db.posting:
             await _wait_for_large(db, ref)
         try:
-            if cost <= _AT_ONCE or len(messages) == 1:
+            if cost <= _AT_ONCE or (len(messages) <= _PART and len(_parts(messages)) == 1):
                 return await db.write(_post_at_once, wanted)
             # In a task of its own: what has begun is finished, whether its client is there or not.
             posting = db.posting[ref] = asyncio.create_task(_post_in_parts(db, wanted))
