@@ -326,6 +326,19 @@ async def test_deleting_needs_the_name_typed(browser: Browser) -> None:
     assert answer.headers["location"] == browser.home
 
 
+async def test_what_a_screen_needs_is_there(browser: Browser) -> None:
+    files = set(re.findall(r'(?:href|src)="(/ui/static/[^"]+)"', await browser.look(browser.home)))
+    assert {one.partition("?")[0].rpartition(".")[2] for one in files} == {"css", "js", "svg"}
+    for path in files:
+        async with asyncio.timeout(10):
+            answer = await browser.api.http.get(path)
+        assert (answer.status_code, bool(answer.content)) == (200, True), path
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        known = {"If-None-Match": answer.headers["etag"]}
+        again = await browser.api.http.get(path, headers=known)
+        assert (again.status_code, again.content) == (304, b"")
+
+
 async def test_what_is_wrong_is_told_and_nothing_is_a_bug(browser: Browser) -> None:
     await browser.api.call("PUT", "", {})
     assert "not JSON" in (await browser.send(browser.queue, 400, act="post", body="{")).text

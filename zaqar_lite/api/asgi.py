@@ -118,8 +118,13 @@ async def ask(app: AsgiApp, request: Request) -> Response:
     started: MutableMapping[str, Any] = {}
     parts: list[bytes] = []
 
+    left = [{"type": "http.request", "body": body, "more_body": False}]
+
     async def receive() -> MutableMapping[str, Any]:
-        return {"type": "http.request", "body": body, "more_body": False}
+        if left:
+            return left.pop()
+        gone: asyncio.Future[MutableMapping[str, Any]] = asyncio.Future()  # which nobody tells here
+        return await gone
 
     async def send(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":

@@ -16,7 +16,7 @@ from starlette.staticfiles import StaticFiles
 
 from zaqar_lite import __version__
 from zaqar_lite.ui import actions, formats, screens, session
-from zaqar_lite.ui.calls import OWN, App, Caller, Refused, project_address, queue_address
+from zaqar_lite.ui.calls import OWN, App, Caller, Refused, Scope, project_address, queue_address
 from zaqar_lite.ui.session import Session
 
 _HERE = Path(__file__).parent
@@ -60,6 +60,15 @@ def make_page(api: App, *, authenticates: bool) -> Starlette:
     return Starlette(routes=made.routes(), exception_handlers={404: made.missing})
 
 
+class _Static(StaticFiles):
+    """The style, the script and the icon; a browser asks by their ETag whether it has them."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        answer = await super().get_response(path, scope)
+        answer.headers.update({**_HEADERS, "cache-control": "no-cache"})
+        return answer
+
+
 class _Page:
     def __init__(self, api: App, *, authenticates: bool) -> None:
         self._api = api
@@ -70,7 +79,7 @@ class _Page:
         return [
             Route("/ui", self._home),
             Route("/ui/", self._home),
-            Mount("/ui/static", StaticFiles(directory=_HERE / "static")),
+            Mount("/ui/static", _Static(directory=_HERE / "static")),
             Route("/ui/sign-in", self._sign_in, methods=["GET", "POST"]),
             Route("/ui/sign-out", self._sign_out, methods=["POST"]),
             *(self._route(*one) for one in _SCREENS),
