@@ -124,6 +124,12 @@ async def test_a_cloud_says_whom_to_trust(
         pytest.raises(Unreachable, match="its certificate is refused"),
     ):
         client.post("q", 1)
+    login = KeystoneAuth.cloud("trusting")
+    with Client(auth=login):
+        cert.unlink()
+    with Client(auth=login) as client:  # files are read once for all clients of a login
+        client.post("q", "again")
+    assert queues.stored[-1] == "again"
 
 
 def test_a_token_is_renewed_before_it_ends(identity: Keystone, queues: FaultyServer) -> None:

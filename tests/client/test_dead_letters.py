@@ -125,6 +125,8 @@ def test_a_server_without_jobs_needs_the_client_to_post_them(
     with OldServer(server.url) as older, Client(older.url, project="tests") as outdated:
         with pytest.raises(NotFound):
             outdated.redrive(dead, where={"where": "claim_count = '1'"})
+        assert outdated.redrive(dead, limit=26, dry_run=True).moved == {queue: 26}
+        assert {one.claim_count for one in client.list_dead_letters(dead)} == {1}
         with client.claim(dead, limit=1) as claim:
             assert outdated.redrive(dead, where=even, dry_run=True).moved == {queue: 26}
             result = outdated.redrive(dead, where=even)

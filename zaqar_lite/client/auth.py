@@ -9,6 +9,7 @@ import ssl
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
@@ -193,8 +194,11 @@ class KeystoneAuth:
             endpoint=region.get_endpoint("messaging") or None,
         )
 
+    @cached_property
     def ssl_context(self) -> ssl.SSLContext | None:
-        """Return how the session checks TLS (`cacert`, `verify`, `cert`); None for as usual.
+        """How the session checks TLS (`cacert`, `verify`, `cert`); None for as usual.
+
+        It is made once, in some 10 ms: many clients may share a login.
 
         Raises:
             ValueError: a file can't be used.

@@ -105,7 +105,7 @@ class BaseClient:
         self._timeout = timeout
         self._connections = connections
         if ssl_context is None and isinstance(self._auth, KeystoneAuth):
-            ssl_context = self._auth.ssl_context()
+            ssl_context = self._auth.ssl_context
         self._ssl_context = ssl_context
         self._headers = {
             "Accept": "application/json",

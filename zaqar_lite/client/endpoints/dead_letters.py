@@ -60,10 +60,10 @@ class Redriven:
     `without_source` are letters that name no queue to go back to, when `to` was not given.
     `refused` tells by id why the target did not take a letter. `stayed` counts, by reason, the
     letters that a job of the server left where they are (`max_redrives`, for example).
-    `held` are letters that somebody else has claimed (another redrive, or one that was killed less
-    than a minute ago): run the redrive again for those. `lost` are letters that were posted, but
-    whose claim lapsed before they were deleted: run it again while the server remembers keys (600 s
-    by default), and the target has them once.
+    `held` are letters that somebody else has claimed (on a server without jobs also a redrive that
+    was killed less than five minutes ago): run the redrive again for those. `lost` are letters that
+    were posted, but whose claim lapsed before they were deleted: run it again while the server
+    remembers keys (600 s by default), and the target has them once.
     """
 
     moved: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -205,7 +205,8 @@ class DeadLetters(BaseClient):
         except Refused as error:
             if error.status not in jobs.NO_SUCH_ROUTE or isinstance(options.where, str | Mapping):
                 raise
-        return (yield from Redrive(self, queue, options).by_claims())
+        redrive = Redrive(self, queue, options)
+        return (yield from redrive.by_ids() if options.dry_run else redrive.by_claims())
 
 
 def _pages(client: BaseClient, queue: str, source: str | None, *, raw: bool) -> Pages[Message]:
@@ -319,9 +320,6 @@ class Redrive:
     def _post(self, target: str, letter: Message, claim_id: str) -> Steps[None]:
         """Post a letter and delete it; one that is refused stays where it is."""
         options = self._options
-        if options.dry_run:
-            self._count(target, [letter], 1)
-            return
         new = NewMessage(
             body=letter.body,
             ttl=options.ttl,
