@@ -457,22 +457,28 @@ async def test_a_queue_of_the_servers_own_store_redrives_into_a_pool(pools: Pool
 async def test_a_pools_store_is_closed_when_it_becomes_another_one_or_the_server_ends(
     pools: Pools,
 ) -> None:
+    """Also where several requests find that it has become another one."""
+    made: list[str] = []
     closed: list[str] = []
 
     class Closing(SqlMessageStore):
         async def close(self) -> None:
             closed.append("store")
+            await asyncio.sleep(0)
             await super().close()
 
-    def make(_: Pool) -> SqlMessageStore:
+    def make(pool: Pool) -> SqlMessageStore:
+        made.append(pool.uri)
         return Closing(Database(InRam(), pools.clock, OPTIONS))
 
     connections = OpenConnections(make)
-    for number, uri in enumerate(("memory://one", "memory://two")):
-        await connections.store(Pool("p", uri, 1))
+    uris = ["memory://one", "memory://two"]
+    for number, pool in enumerate(Pool("p", uri, 1) for uri in uris):
+        found = await asyncio.gather(*(connections.store(pool) for _ in range(3)))
+        assert len({id(one) for one in found}) == 1
         assert len(closed) == number
     await connections.close()
-    assert len(closed) == 2
+    assert (made, len(closed)) == (uris, 2)
 
 
 async def test_a_sweep_comes_to_pools_that_nobody_has_needed_since_the_start(

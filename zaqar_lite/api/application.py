@@ -135,8 +135,8 @@ class Application:
     async def answer(self, request: Request) -> Response:
         """Answer a request. Every error becomes a result, and so does the server's stop.
 
-        A stream that is the answer must be run, and `ended` called then. The document of what
-        answers a frame is left as it is.
+        A stream that is the answer must be run. The document of what answers a frame is left as it
+        is.
         """
         self._asked += 1
         request.number = self._asked

@@ -89,10 +89,14 @@ _UNIQUE = (
 _IDS = re.compile(rb"(?:(?<=/messages/)|(?<=/claims/)|(?<=[=,]))([0-9a-f]{32})(?=[ /?&,])")
 """The id of a message or a claim in the line of a request."""
 _CUT = re.compile(
-    rb"(\r\n(?:(?i:content-length|%b): ?|(?i:authorization): ?AWS4-HMAC-SHA256 [!-~ ]*Signature=))"
+    rb"(\r\n(?:(?i:content-length|%b): ?"
+    rb"|(?i:authorization): ?AWS4-HMAC-SHA256 (?>[!-~ ]*Signature=)))"
     rb"([!-~]+(?: [!-~]+)*)(?=\r\n)" % b"|".join(_UNIQUE)
 )
-"""A value that clients write anew in each request, behind its header's name."""
+"""A value that clients write anew in each request, behind its header's name.
+
+Only the last `Signature=` is tried: to try each of many took 4 ms.
+"""
 LONGEST_KEPT = 2_048
 """Bytes of a head that may be kept."""
 NO_UPGRADE = "Unsupported upgrade request."

@@ -204,7 +204,7 @@ class Queues:
 
         Messages first, the record last: a crash in between leaves an empty queue, which the
         repeated call removes, and never messages that would come back with a new queue. The
-        second drop removes what was posted in between where the two stores are not one. A queue
+        second purge removes what was posted in between where the two stores are not one. A queue
         that is patched or made again meanwhile is deleted too.
         """
         record = await self.management.get_queue(queue)

@@ -86,9 +86,9 @@ class OpenConnections:
     async def begin(self, pool: Pool) -> "asyncio.Task[MessageStore]":
         """Begin to open a pool's store, unless it is open or failed to open a moment ago."""
         known, opening = self._opening.get(pool.name, (pool, None))
-        if (known.uri, known.options) != (pool.uri, pool.options):
-            await self.forget(pool.name)
-            opening = None
+        while (known.uri, known.options) != (pool.uri, pool.options):
+            await self.forget(pool.name)  # meanwhile others may begin
+            known, opening = self._opening.get(pool.name, (pool, None))
         rested = time.monotonic() - self._failed_at.get(pool.name, 0.0) >= _PAUSE
         if opening is None or (opening.done() and not _has_opened(opening) and rested):
             opening = asyncio.create_task(self._open(pool), name="pool")
