@@ -172,7 +172,7 @@ async def test_a_turn_that_comes_too_early_by_this_clock_is_taken_again() -> Non
     deliveries = process.deliver({})
     made = await process.subscribe()
     name = (await process.subscriptions.get(QUEUE, made)).name
-    held = {"holder": "another", "held_until": clock.now_ms() + 5_000}
+    held = {"until": clock.now_ms() + 5_000}  # by an earlier version
     await management.put_record(KIND, QUEUE.project, name, json.dumps(held).encode(), expected=0)
     await deliveries._work_on_ordered(QUEUE, made)
     lane = retry_queue(QUEUE.project)

@@ -349,7 +349,7 @@ class Holder:
 
         Where no other process works on them, the one that held it before has ended.
         """
-        if not self.shared or lease.holder in ("", self.name):
+        if not self.shared or lease.holder == self.name:
             return 0
         return max(lease.held_until - self.clock.now_ms(), 0)
 

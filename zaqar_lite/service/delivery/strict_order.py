@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+import msgspec
+
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import NotFound, RecordChanged, Unavailable
 from zaqar_lite.domain.models import ListQuery, Message, QueueRef
@@ -47,6 +49,8 @@ Look = Callable[[OutboxMessage, QueueRef], Awaitable[OutboxMessage | None]]
 class _State(Lease, omit_defaults=True):
     """The attempts of a queue's first message and its next try (ms), leased by who works on it."""
 
+    held_until: int = msgspec.field(default=0, name="until")
+    """By the name that earlier versions know, of which a server may still run."""
     id: str = ""
     attempts: int = 0
     next_at: int = 0
