@@ -390,8 +390,11 @@ class QueueUnderTest:
     async def outcomes(
         self, claim_id: str, *settlements: Settlement, retries: RetryPolicy = NO_RETRIES
     ) -> list[Outcome]:
-        """Settle messages of a claim, one after the other; answer what became of each."""
-        done = [await self.settle(claim_id, one, retries=retries) for one in settlements]
+        """Settle messages of a claim, in one call unless one is named twice; answer outcomes."""
+        calls: list[Sequence[Settlement]] = [settlements]
+        if len({one.message_id for one in settlements}) < len(settlements):
+            calls = [[one] for one in settlements]
+        done = [await self.settle(claim_id, *call, retries=retries) for call in calls]
         return [outcome for settled in done for outcome in settled.outcomes]
 
     async def move(
