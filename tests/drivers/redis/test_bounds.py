@@ -24,6 +24,7 @@ from tests.drivers.redis.test_letters import swept
 from zaqar_lite.domain.models import DelayMode, RetryPolicy
 from zaqar_lite.domain.settlements import Outcome
 from zaqar_lite.storage.base import MAX_EXAMINED
+from zaqar_lite.storage.redis.claiming import MAX_CLAIMED
 from zaqar_lite.storage.redis.keys import keys_of
 from zaqar_lite.storage.redis.router import Router
 
@@ -156,6 +157,13 @@ async def test_a_large_body_goes_where_its_message_goes(
             check_queue(client, tag, keys, queue.stores.clock.offset_ms)
     assert texts((await queue.pop(10)).messages) == ["small", bodies[1], bodies[3]]
     assert not client.exists(keys_of(queue.ref).key("bodies"))
+
+
+async def test_a_claim_in_several_steps_holds_no_more_than_one_step_may_end(
+    queue: QueueUnderTest,
+) -> None:
+    await queue.post(*["x" * 2_000] * (MAX_CLAIMED + 100))
+    assert len((await queue.claim(500)).messages) == MAX_CLAIMED
 
 
 async def test_a_large_body_that_is_edited_is_not_missed(queue: QueueUnderTest) -> None:

@@ -84,9 +84,9 @@ class Claiming(MessageStore):
         step fails.
         """
         messages: list[Message] = []
-        moved, is_armed = 0, False
+        moved, is_armed, limit = 0, False, min(request.limit, MAX_CLAIMED)
         while True:
-            left = replace(request, limit=request.limit - len(messages))
+            left = replace(request, limit=limit - len(messages))
             try:
                 status, now, some, count = await self._take_once(
                     queue, claim_id, left, again=bool(messages)
@@ -104,7 +104,7 @@ class Claiming(MessageStore):
                 if not messages:
                     raise
                 return Claimed(claim_id, messages, moved, True)
-            if status != b"full" or not some or len(messages) >= request.limit:
+            if status != b"full" or not some or len(messages) >= limit:
                 return Claimed(claim_id if messages else None, messages, moved, status != b"ok")
 
     async def _take_once(
@@ -124,7 +124,7 @@ class Claiming(MessageStore):
             "claim",
             "" if request.version is None else request.version,
             b"" if claim_id is None else bytes.fromhex(claim_id),
-            min(request.limit, MAX_CLAIMED),
+            request.limit,
             *policy_words(queue, request.retries, self._runner.armed_until(queue)),
             request.ttl_ms,
             request.grace_ms,
