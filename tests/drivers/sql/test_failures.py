@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -459,7 +460,7 @@ async def test_a_large_post_that_a_crash_cuts_short_is_finished(tmp_path: Path) 
                     QUEUE, large, client_id="producer", batch_key=whole, version=None
                 )
             )
-            while not store.db.execute("SELECT 1 FROM post").get:  # noqa: ASYNC110
+            while not store.db.execute("SELECT 1 FROM post WHERE part = 0").get:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             await store.post("beside it", to=OTHER)
             disk.copy(store.place.file, tmp_path / "copy", store.place.synced, random.Random(1))
@@ -471,6 +472,31 @@ async def test_a_large_post_that_a_crash_cuts_short_is_finished(tmp_path: Path) 
         )
         assert {one.duplicate for one in again} == {True}
         assert len({one.id for one in again}) == 5_000
+        await check(left)
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+async def test_a_large_post_that_is_cut_short_before_it_is_whole_is_forgotten(
+    crashes: bool, tmp_path: Path
+) -> None:
+    def refuse_head(_: apsw.Cursor, statement: str, values: Any) -> bool:
+        return not statement.startswith("INSERT INTO post") or values[1] != 0
+
+    store = Store(tmp_path / "data")
+    async with store:
+        store.db.connection.set_exec_trace(refuse_head)
+        with pytest.raises(Unavailable):
+            await store.post(*[message("x")] * 5_000)
+        store.db.connection.set_exec_trace(None)
+        (number,) = store.db.unfinished
+        part = "INSERT OR REPLACE INTO post VALUES (?, 1, NULL, x'90')"  # which a disk has already
+        await store.db.write(lambda db: [*db.execute(part, (number,))])
+        if not crashes:
+            await store.sweep()
+            assert store.db.execute("SELECT count(*) FROM post").get == 0
+    async with Store(tmp_path / "data") as left:
+        assert left.db.execute("SELECT count(*) FROM post").get == 0
+        assert await left.bodies() == []
         await check(left)
 
 

@@ -116,7 +116,7 @@ class Database:
         self._position = max(self._position, position)
         self._version = max(self._version, version)
         self.clock.not_before(instant)
-        posts = self.execute("SELECT number FROM post WHERE part = 0")
+        posts = self.execute("SELECT DISTINCT number FROM post")
         self.unfinished = {number for (number,) in posts}
 
     @property

@@ -138,9 +138,10 @@ CREATE TABLE idempotency (
 ) WITHOUT ROWID, STRICT;
 CREATE INDEX ending_key ON idempotency (queue, ends);
 
--- Large posts under way, in parts (posting.py): part 0 says what is posted where, the others have
--- the messages as MessagePack. `ids` are those of a part that has entered the queue, which has no
--- content any more. Who opens the store finishes them.
+-- Large posts under way, in parts (posting.py): part 0, the last to be stored, says what is posted
+-- where, the others have the messages as MessagePack. `ids` are those of a part that has entered the
+-- queue, which has no content any more. Who opens the store finishes them, or forgets those without
+-- part 0.
 CREATE TABLE post (
   number INTEGER NOT NULL,
   part INTEGER NOT NULL,
