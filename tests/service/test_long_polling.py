@@ -131,6 +131,18 @@ async def test_who_is_woken_and_goes_wakes_the_next() -> None:
     house.waiting.close()
 
 
+async def test_more_messages_than_wait_are_left_to_who_comes_meanwhile() -> None:
+    house, queue = House(), QUEUES[0]
+    first = asyncio.create_task(house.wait(queue))
+    await turns()
+    posted = await house.post(queue, 3)
+    second = asyncio.create_task(house.wait(queue))
+    third = asyncio.create_task(house.wait(queue))
+    found = await asyncio.wait_for(asyncio.gather(first, second, third), 5)
+    assert sorted(map(str, found)) == sorted(posted)
+    house.waiting.close()
+
+
 async def test_a_consumer_that_comes_back_asks_once_and_watches_no_more() -> None:
     house, queue = House(), QUEUES[0]
     watch, watched = house.messages.watch, Counter[QueueRef]()

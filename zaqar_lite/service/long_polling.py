@@ -105,7 +105,10 @@ class _Line:
         self.changed.set()
 
     def wake(self, count: int, *, counted: bool = False) -> None:
-        """Wake the first `count` sleeping claimers, else those that ask, and all readers."""
+        """Wake the first `count` sleeping claimers, else those that ask, and all readers.
+
+        Where these are too few, each one that finds something wakes the next.
+        """
         awake: list[Waiter] = []
         for waiter in self.waiters:
             if waiter.reads:
@@ -119,6 +122,9 @@ class _Line:
         for waiter in awake[:count]:  # its answer may be from before the hint
             waiter.hinted = True
             waiter.wake()
+        if count > len(awake):
+            for waiter in self.waiters:
+                waiter.counted = False
 
 
 @dataclass(eq=False, repr=False)
