@@ -142,6 +142,17 @@ def test_a_server_without_jobs_needs_the_client_to_post_them(
     assert {(message.group, str(message.headers)) for message in back} == {("g", "{'a': 'b'}")}
 
 
+def test_a_job_that_is_gone_is_no_sign_of_a_server_without_jobs(
+    client: Client, queue: str, dead: str
+) -> None:
+    fail(client, queue, dead, [1])
+    (before,) = client.list_dead_letters(dead)
+    client.transport = WithoutJobs(client.transport)
+    with pytest.raises(NotFound):
+        client.redrive(dead)
+    assert {one.id for name in (queue, dead) for one in client.list_messages(name)} == {before.id}
+
+
 def test_a_claim_that_lapses_between_post_and_delete_doubles_nothing(
     movable: MovableServer, queue: str, dead: str
 ) -> None:
@@ -276,6 +287,21 @@ def test_others_may_take_letters_while_a_function_chooses(
 
     assert client.redrive(dead, where=choose).moved == {queue: 49}
     assert seen == list(range(49))
+
+
+class WithoutJobs(Transport):
+    """A transport to a server that knows no job any more when it is asked for one."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def send(self, base: str, request: Request) -> Response:
+        if request.method == "GET" and "/redrives/" in request.path:
+            return Response(404, {}, b"{}")
+        return self._transport.send(base, request)
+
+    def close(self) -> None:
+        self._transport.close()
 
 
 class Forgetful(Transport):

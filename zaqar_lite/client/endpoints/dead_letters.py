@@ -203,7 +203,8 @@ class DeadLetters(BaseClient):
                 return (yield from redrive.by_filter())
             return (yield from redrive.by_ids())
         except Refused as error:
-            if error.status not in jobs.NO_SUCH_ROUTE or isinstance(options.where, str | Mapping):
+            without_jobs = not redrive.has_begun and error.status in jobs.NO_SUCH_ROUTE
+            if not without_jobs or isinstance(options.where, str | Mapping):
                 raise
         redrive = Redrive(self, queue, options)
         return (yield from redrive.by_ids() if options.dry_run else redrive.by_claims())
@@ -235,6 +236,8 @@ class Redrive:
         self._queue = queue
         self._options = options
         self._result = Redriven(dry_run=options.dry_run)
+        self.has_begun = False
+        """Whether the server has taken a job."""
 
     def by_filter(self) -> Steps[Redriven]:
         """Have the server choose the letters."""
@@ -279,6 +282,7 @@ class Redrive:
         """
         path = queue_path(self._queue, "redrives")
         job = yield from self._client._exchange(jobs.begin(path, order))
+        self.has_begun = True
         job = yield from jobs.finish(self._client, job)
         if job.state == "failed":
             message = f"the server's job {job.id} failed: {job.error}"
