@@ -204,6 +204,17 @@ async def test_a_step_reads_large_bodies_one_by_one(
     assert steps() == 3
 
 
+async def test_expired_messages_of_many_bytes_leave_in_several_steps(
+    queue: QueueUnderTest, client: Any
+) -> None:
+    """Their records are read, to count the bytes that go."""
+    await queue.post(*["x" * 2_000] * 250, ttl=MINUTE)
+    queue.advance(2 * MINUTE)
+    client.config_resetstat()
+    assert await queue.counts() == (0, 0, 0)
+    assert client.info("commandstats")["cmdstat_fcall"]["calls"] >= 3
+
+
 async def test_long_histories_are_written_in_several_steps(
     queue: QueueUnderTest, client: Any
 ) -> None:
