@@ -26,7 +26,7 @@ from zaqar_lite.domain.models import (
 from zaqar_lite.domain.refusals import Deadlines, edited, no_claim, no_message
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.redis.claiming import NO_CLAIM, Claiming
-from zaqar_lite.storage.redis.codec import pack_client, pack_group, read_messages
+from zaqar_lite.storage.redis.codec import pack_client, pack_group, read_message, read_messages
 from zaqar_lite.storage.redis.connection import Connection
 from zaqar_lite.storage.redis.limiter import CAPACITY
 from zaqar_lite.storage.redis.outbox import Outbox
@@ -135,11 +135,9 @@ class RedisMessageStore(Connected[Connection], Posting, Claiming):
         if status == b"refused":
             now, due, expires = rest
             edited(edit, Deadlines(due, expires), now)  # raises why
-        now, instant, *message = rest
+        now, instant, position, record, track = rest
         await self._runner.register(queue, instant)
-        for edited_message in await self._runner.read(queue, message, 0, now):
-            return edited_message
-        raise no_message(message_id)  # it was deleted behind the edit
+        return read_message(position, record, track, now)
 
     async def delete(
         self, queue: QueueRef, ids: Collection[str], *, claim_ids: Collection[str] | None

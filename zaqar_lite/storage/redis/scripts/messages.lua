@@ -131,8 +131,8 @@ end)
 -- Change a message that is still delayed.
 -- ARGV: 1 offset, 2 version, 3 id (16 bytes), 4 ttl (ms or ''), 5 delay (ms or ''),
 --       6 '1' when the body changes, 7 the body, 8 the second in which it must be due, or ''
--- Answers: 'ok', now, instant to register, position, record, track; or 'missing'; or 'refused', now,
--- when its delay ends (0 where it has none) and when it expires: domain/edits.py says why.
+-- Answers: 'ok', now, instant to register, position, record with its body, track; or 'missing'; or 'refused', now,
+-- when its delay ends (0 where it has none) and when it expires: domain/refusals.py says why.
 operation('edit', UNLESS_FULL, {whole = true, version = true}, function()
   local found = locate_live({ARGV[3]})
   local position, record, track = found.positions[1], found.records[1], found.tracks[1]
@@ -190,7 +190,7 @@ operation('edit', UNLESS_FULL, {whole = true, version = true}, function()
     hasten(d)
     keep(expires, {due, waiting})
   end
-  return {'ok', now, schedule(math.min(expires, d)), position, record, track or ''}
+  return {'ok', now, schedule(math.min(expires, d)), position, join_body(position, record), track or ''}
 end)
 
 -- Delete messages, all or none.
