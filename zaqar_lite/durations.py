@@ -5,6 +5,8 @@ import re
 
 _DAY = 86400.0
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": _DAY, "w": 7 * _DAY, "y": 365 * _DAY}
+_LONGEST = 64
+"""Characters of a duration: the time to read a text grows with the square of its length."""
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w|y)")
 
 
@@ -14,6 +16,9 @@ def seconds_of(text: str) -> float:
     Raises:
         ValueError: the text is no duration.
     """
+    if len(text) > _LONGEST:
+        message = f"{text[:_LONGEST]!r}... is no duration"
+        raise ValueError(message)
     parts = _PART.findall(text)
     if parts and "".join(map("".join, parts)) == text:
         return sum(float(number) * UNITS[unit] for number, unit in parts)

@@ -146,7 +146,7 @@ def test_durations() -> None:
         5400,
         172_800,
     ]
-    for wrong in ("", "11y", "h", "1h 2m", -1, "-1", "nan", "99999999w"):
+    for wrong in ("", "11y", "h", "1h 2m", -1, "-1", "nan", "99999999w", "1s" * 33):
         with pytest.raises(Invalid):
             read_duration(wrong, "x")
 
