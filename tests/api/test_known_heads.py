@@ -172,6 +172,11 @@ async def test_a_head_is_found_only_if_the_parser_makes_the_same_of_it() -> None
         ({"X-Amz-Date": "1", "Content-Length": "1"}, {"X-Amz-Date": "2"}, False),
         ({"Authorization": f"{AWS}a"}, {"Authorization": f"{AWS}b"}, True),
         ({"Authorization": f"{AWS}a"}, {"Authorization": f"{AWS[:-1]}2, Signature=a"}, False),
+        (
+            {"Authorization": f"{AWS}a, Credential=k"},
+            {"Authorization": f"{AWS}a, Credential=l"},
+            False,
+        ),
         ({"Authorization": "Bearer a"}, {"Authorization": "Bearer b"}, False),
     ],
 )

@@ -90,12 +90,13 @@ _IDS = re.compile(rb"(?:(?<=/messages/)|(?<=/claims/)|(?<=[=,]))([0-9a-f]{32})(?
 """The id of a message or a claim in the line of a request."""
 _CUT = re.compile(
     rb"(\r\n(?:(?i:content-length|%b): ?"
-    rb"|(?i:authorization): ?AWS4-HMAC-SHA256 (?>[!-~ ]*Signature=)))"
+    rb"|(?i:authorization): ?AWS4-HMAC-SHA256 (?>[!-~ ]*Signature=)(?=[0-9a-f]+\r)))"
     rb"([!-~]+(?: [!-~]+)*)(?=\r\n)" % b"|".join(_UNIQUE)
 )
 """A value that clients write anew in each request, behind its header's name.
 
-Only the last `Signature=` is tried: to try each of many took 4 ms.
+Only the last `Signature=` is tried: to try each of many took 4 ms. Nothing may stand behind the
+signature, as a credential would be cut out with it.
 """
 LONGEST_KEPT = 2_048
 """Bytes of a head that may be kept."""
