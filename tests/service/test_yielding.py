@@ -58,17 +58,17 @@ async def test_a_large_post_lets_others_on_between_its_steps(service: Messages) 
 
 
 async def test_a_step_of_one_large_post_runs_between_two_rounds() -> None:
-    """Whatever the number of large posts, the others wait for one step of one of them."""
-    turns = Turns()
+    """Whatever the number of large posts, and whether the store or the service is at work."""
     here = 0
     taken: list[int] = []
 
-    async def work() -> None:
+    async def work(turns: Turns) -> None:
         for _ in range(10):
             await turns.wait()
             taken.append(here)
 
-    working = [asyncio.create_task(work()) for _ in range(5)]
+    store, above = Turns(), Turns()
+    working = [asyncio.create_task(work(one)) for one in (store, above, store, above, store)]
     while not all(task.done() for task in working):
         await asyncio.sleep(0)
         here += 1

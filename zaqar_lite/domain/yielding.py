@@ -4,8 +4,10 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
+_LOCKS = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]()
 STEP = 500
 """How many messages one step reads, checks or prepares: 1 to 3 ms."""
 _ROUNDS = 4
@@ -14,19 +16,16 @@ _SLICE = 0.002
 
 
 class Turns:
-    """Lets all long work of a store, or of the service above, take turns, one step at a time.
+    """Lets all long work of an event loop, whoever's turns it takes, go on one step at a time.
 
     Between two steps the event loop makes several rounds: it reads the requests that arrived during
     a step, runs what they do, and answers them. So most requests wait for one step only, however
-    many large requests there are.
+    many large requests there are, in the store or above it.
     """
-
-    def __init__(self) -> None:
-        self._lock = asyncio.Lock()
 
     async def wait(self) -> None:
         """Wait for the next turn, which lasts until the caller awaits something."""
-        async with self._lock:
+        async with _LOCKS.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
             for _ in range(_ROUNDS):
                 await asyncio.sleep(0)
 
