@@ -62,6 +62,12 @@ async def test_a_reader_that_stays_is_told_of_once(
     assert len(warnings) == 1
 
 
+def time_in_line() -> float:
+    """Seconds for which this thread could have run while others had the CPU; Linux tells."""
+    counts = Path("/proc/thread-self/schedstat")
+    return int(counts.read_text(encoding="ascii").split()[1]) / 1e9 if counts.exists() else 0.0
+
+
 async def test_the_log_stays_short_and_the_loop_runs_on(tmp_path: Path) -> None:
     longest_log, gaps = 0, [0.0]
     async with Store(tmp_path / "data") as store:
@@ -69,10 +75,10 @@ async def test_the_log_stays_short_and_the_loop_runs_on(tmp_path: Path) -> None:
 
         async def watch() -> None:
             nonlocal longest_log
-            before = time.perf_counter()
+            before = time.perf_counter() - time_in_line()
             while not over.is_set():
                 await asyncio.sleep(0)
-                now = time.perf_counter()
+                now = time.perf_counter() - time_in_line()
                 gaps.append(now - before)
                 before = now
                 longest_log = max(longest_log, store.place.wal_bytes)
