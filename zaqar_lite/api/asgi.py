@@ -123,8 +123,8 @@ async def ask(app: AsgiApp, request: Request) -> Response:
     async def receive() -> MutableMapping[str, Any]:
         if left:
             return left.pop()
-        gone: asyncio.Future[MutableMapping[str, Any]] = asyncio.Future()  # which nobody tells here
-        return await gone
+        never: asyncio.Future[MutableMapping[str, Any]] = asyncio.Future()
+        return await never  # by ASGI this waits until the client has gone; nobody watches it here
 
     async def send(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":

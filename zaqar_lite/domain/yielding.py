@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
 _LOCKS = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]()
+"""Who holds its loop's lock has the turn."""
 STEP = 500
 """How many messages one step reads, checks or prepares: 1 to 3 ms."""
 _ROUNDS = 4
@@ -16,7 +17,7 @@ _SLICE = 0.002
 
 
 class Turns:
-    """Lets all long work of an event loop, whoever's turns it takes, go on one step at a time.
+    """Lets all long work of an event loop take turns, one step at a time.
 
     Between two steps the event loop makes several rounds: it reads the requests that arrived during
     a step, runs what they do, and answers them. So most requests wait for one step only, however
