@@ -264,7 +264,9 @@ class LongPolling:
         if waiter.hinted:  # the next one asks
             line.wake(1, counted=waiter.counted)
         if not line.waiters:
-            pause = 0.0 if self.is_closed else LINGER
+            # No more queues stay watched than requests may wait, however fast they come and go.
+            ends_now = self.is_closed or len(self._lines) > self.most
+            pause = 0.0 if ends_now else LINGER
             line.end = asyncio.get_running_loop().call_later(pause, self._end, line)
 
     def _end(self, line: _Line) -> None:
