@@ -108,7 +108,7 @@ def create_app(
             if management.shares_rates
             else None,
             JobRunner(services.jobs, clock, lambda: metrics.asked),
-            drainer_of(settings, stores.pools, services.policies.turns),
+            drainer_of(settings, stores.pools),
             Scheduler(
                 services.schedules, messages, clock, window_ms=settings.idempotency_window * 1000
             ),

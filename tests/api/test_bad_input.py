@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from tests.api.conftest import Api
 from zaqar_lite.api import documents
 from zaqar_lite.api.request import Head, Refused, Request
-from zaqar_lite.domain.yielding import Turns
 
 pytestmark = pytest.mark.anyio
 
@@ -111,7 +110,7 @@ async def posted(content: bytes) -> list[bytes]:
     """The bodies of the messages that a post holds."""
     request = Request(Head("POST", b"/", b"", ()), content)
     request.size = request.most = len(content)
-    return [bytes(one.body) for one in await documents.read_messages(request, Turns())]
+    return [bytes(one.body) for one in await documents.read_messages(request)]
 
 
 @given(st.binary(max_size=60))

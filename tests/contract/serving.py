@@ -10,7 +10,6 @@ from typing import TypeVar
 from tests.contract.stores import Stores
 from tests.service.composed import Composed
 from zaqar_lite.domain.quotas import UNLIMITED, Quota
-from zaqar_lite.domain.yielding import Turns
 from zaqar_lite.service.subscriptions.subscriber_cache import SubscriberCache
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 from zaqar_lite.service.topics import Topics
@@ -42,9 +41,7 @@ class Server(Composed):
     @cached_property
     def topics(self) -> Topics:
         """The topics."""
-        return Topics(
-            self.management, self.store, limits=self.limits, clock=self.clock, turns=Turns()
-        )
+        return Topics(self.management, self.store, limits=self.limits, clock=self.clock)
 
 
 async def race(

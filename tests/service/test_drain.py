@@ -26,7 +26,6 @@ from zaqar_lite.domain.models import (
 )
 from zaqar_lite.domain.posts import NewMessage, identify
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
-from zaqar_lite.domain.yielding import Turns
 from zaqar_lite.service.delivery.outbox import ordered_queue
 from zaqar_lite.service.pooling import drain as module
 from zaqar_lite.service.pooling.drain import (
@@ -105,7 +104,7 @@ class Pools:
         self.drains = Drains(self.management, registry, clock)
         self.messages = PooledMessages(home, registry, placements, open_stores, clock)
         self.registry, self.placements = registry, placements
-        self.worker = DrainWorker(self.messages, self.drains, Turns(), wait=0.02)
+        self.worker = DrainWorker(self.messages, self.drains, wait=0.02)
 
     async def begin(self) -> None:
         """Let a queue lie in one pool, which takes new ones no more, beside another that does."""

@@ -17,7 +17,6 @@ from zaqar_lite.domain.errors import (
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import QueueRef, StoreOptions
 from zaqar_lite.domain.topics import topic_ref
-from zaqar_lite.domain.yielding import Turns
 from zaqar_lite.service.records import (
     TRIES,
     Kind,
@@ -152,7 +151,7 @@ async def test_large_records_are_decoded_in_steps() -> None:
 async def test_topics_are_searched_in_steps() -> None:
     clock = Clock()
     messages, management = create_stores("memory://", clock=clock, options=StoreOptions())
-    topics = Topics(management, messages, limits=Limits(), clock=clock, turns=Turns())
+    topics = Topics(management, messages, limits=Limits(), clock=clock)
     for number in range(40):
         await topics.create(topic_ref("p", f"t{number}"), {"large": "x" * 60_000, "n": number})
     searching = topics.list_topics(

@@ -9,7 +9,7 @@ from tests.service.composed import Composed
 from tests.waiting import rounds_beside
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.domain.yielding import STEP, Turns
+from zaqar_lite.domain.yielding import STEP, next_turn
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.post_validation import Draft
 from zaqar_lite.service.topics import Topic, Topics
@@ -34,7 +34,7 @@ def _drafts(count: int) -> list[Draft]:
 @pytest.mark.parametrize("count", [1, SMALL, STEP + 1, 10 * STEP])
 async def test_a_post_to_a_topic_is_made_in_turns(count: int) -> None:
     one = Composed()
-    topics = Topics(one.management, one.store, limits=one.limits, clock=one.clock, turns=Turns())
+    topics = Topics(one.management, one.store, limits=one.limits, clock=one.clock)
     posted = topics.post(
         QUEUE, _drafts(count), client_id="c", batch_key=None, admitted=Topic("t", {}, 1)
     )
@@ -58,17 +58,16 @@ async def test_a_large_post_lets_others_on_between_its_steps(service: Messages) 
 
 
 async def test_a_step_of_one_large_post_runs_between_two_rounds() -> None:
-    """Whatever the number of large posts, and whether the store or the service is at work."""
+    """Whatever the number of large posts."""
     here = 0
     taken: list[int] = []
 
-    async def work(turns: Turns) -> None:
+    async def work() -> None:
         for _ in range(10):
-            await turns.wait()
+            await next_turn()
             taken.append(here)
 
-    store, above = Turns(), Turns()
-    working = [asyncio.create_task(work(one)) for one in (store, above, store, above, store)]
+    working = [asyncio.create_task(work()) for _ in range(5)]
     while not all(task.done() for task in working):
         await asyncio.sleep(0)
         here += 1
@@ -85,7 +84,6 @@ async def test_a_mistake_is_named_by_its_place_in_the_whole_post(service: Messag
 
 async def test_what_came_during_a_step_is_answered_before_the_next() -> None:
     """A request is read in one round of the loop and answered in the next, between two steps."""
-    turns = Turns()
     seen: list[str] = []
     loop = asyncio.get_running_loop()
 
@@ -94,7 +92,7 @@ async def test_what_came_during_a_step_is_answered_before_the_next() -> None:
 
     async def work() -> None:
         for _ in range(2):
-            await turns.wait()
+            await next_turn()
             seen.append("step")
             loop.call_soon(read)
 

@@ -20,7 +20,7 @@ from zaqar_lite.api.request import Refused, Request, bad_body
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.groups import GROUP_HEADER, check_group
 from zaqar_lite.domain.limits import INT64_MAX, INT64_MIN, MAX_BODY_DEPTH, MAX_DOCUMENT_DEPTH
-from zaqar_lite.domain.yielding import Turns
+from zaqar_lite.domain.yielding import next_turn
 from zaqar_lite.service.post_validation import Draft
 
 T = TypeVar("T")
@@ -121,7 +121,7 @@ def decode(form: type[T], body: bytes) -> T:
         raise bad_body(_MALFORMED.format(exc)) from None
 
 
-async def read_messages(request: Request, turns: Turns) -> Sequence[Draft]:
+async def read_messages(request: Request) -> Sequence[Draft]:
     """Read the messages of a post; a large one is read in turns with other large ones.
 
     Raises:
@@ -130,10 +130,10 @@ async def read_messages(request: Request, turns: Turns) -> Sequence[Draft]:
     body = request.document
     is_large = request.size > LARGE_POST
     if is_large:
-        await turns.wait()
+        await next_turn()
     document = _parse(body, MAX_BODY_DEPTH)
     if is_large:
-        await turns.wait()
+        await next_turn()
     try:
         messages = _decode_post(body).messages
     except (msgspec.ValidationError, msgspec.DecodeError) as exc:

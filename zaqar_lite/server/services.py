@@ -131,7 +131,7 @@ class Services:
         bulk = Bulk(opened, management, queues, policies, limits=limits, clock=clock)
         self.jobs = Jobs(opened, management, bulk, limits=limits, clock=clock)
         self.schedules = Schedules(management, self.messages, clock)
-        self.topics = Topics(management, messages, limits=limits, clock=clock, turns=policies.turns)
+        self.topics = Topics(management, messages, limits=limits, clock=clock)
         self.events = EventStreams(opened, policies, self.long_polling, limits)
         self.usage = QuotaUsage(
             queues,

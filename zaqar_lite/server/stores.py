@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import Capability, StoreOptions
-from zaqar_lite.domain.yielding import Turns
 from zaqar_lite.service.pooling.drain import Drains, DrainWorker
 from zaqar_lite.service.pooling.placement import Placements
 from zaqar_lite.service.pooling.pooled_store import OpenConnections, PooledMessages
@@ -101,8 +100,8 @@ def _pooling(
     return Pooling(pooled, registry, placements, Drains(management, registry, clock))
 
 
-def drainer_of(settings: Settings, pools: Pooling | None, turns: Turns) -> DrainWorker | None:
+def drainer_of(settings: Settings, pools: Pooling | None) -> DrainWorker | None:
     """Make the background work that drains pools; None on a server without pools."""
     if pools is None:
         return None
-    return DrainWorker(pools.messages, pools.drains, turns, settings.drain_wait)
+    return DrainWorker(pools.messages, pools.drains, settings.drain_wait)

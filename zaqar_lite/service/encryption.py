@@ -62,7 +62,7 @@ from zaqar_lite.domain.models import (
 )
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.settlements import Act, Settlement
-from zaqar_lite.domain.yielding import Turns
+from zaqar_lite.domain.yielding import in_steps
 from zaqar_lite.service.caching import Cache
 from zaqar_lite.service.records import PREFIX, Kind, is_sealed
 from zaqar_lite.storage.base import MessageStore
@@ -229,7 +229,6 @@ class EncryptionKeys:
         self._ciphers: Cache[tuple[str, str], AESGCM] = Cache(_CACHED)
         self._current: Cache[str, _Loaded] = Cache(_CACHED)
         self._making = asyncio.Lock()
-        self._turns = Turns()
 
     async def seal(self, queue: QueueRef, new: Sequence[NewMessage]) -> list[NewMessage]:
         """Seal the bodies of a post to a queue.
@@ -239,7 +238,7 @@ class EncryptionKeys:
         """
         key = await self._sealing_key(queue.project, len(new))
         sealed: list[NewMessage] = []
-        async for _, part in self._turns.steps(new):
+        async for _, part in in_steps(new):
             for one in part:
                 body = seal(key.cipher, key.key.id, queue.project, queue.name, one.body)
                 sealed.append(msgspec.structs.replace(one, body=body))

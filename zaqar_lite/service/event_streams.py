@@ -19,6 +19,7 @@ from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.ids import Marker, format_marker, parse_marker
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import ListQuery, Message, Page, QueueRef
+from zaqar_lite.domain.yielding import next_turn
 from zaqar_lite.service.long_polling import LongPolling, Waiter
 from zaqar_lite.service.policy import Policies, Policy
 from zaqar_lite.storage.base import MessageStore
@@ -145,7 +146,7 @@ class Stream:
             return None
         events = self._pass(page, page.marker, honour=honour)
         if not events:  # all of them are delayed, and there may be many more
-            await self.policies.turns.wait()
+            await next_turn()
         return events
 
     async def _page(self, after: int, until: int | None) -> tuple[Page, bool]:
@@ -189,7 +190,7 @@ class Stream:
         The cursor moves only at the end of the look, so a stream that is cut before then sends
         these events again.
         """
-        await self.policies.turns.wait()
+        await next_turn()
         begun, passed = _now(), self.cursor.passed
         page, honour = await self._page(look.position, passed)
         due, pending, events = look.due, look.pending, []

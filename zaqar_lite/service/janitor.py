@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from zaqar_lite.domain.models import QueueRecord, SweepResult
+from zaqar_lite.domain.yielding import next_turn
 from zaqar_lite.service.background import Background, BackgroundWorker, LoggedErrors
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
@@ -43,7 +44,7 @@ class Janitor(BackgroundWorker):
 
         0 means that there is nothing left to do now.
         """
-        await self.policies.turns.wait()
+        await next_turn()
         begun = perf_counter()
         swept = await self.messages.sweep(self.messages.sweep_step, self.policies.retries_of)
         for queue in swept.letters_in:

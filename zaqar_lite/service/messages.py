@@ -21,7 +21,7 @@ from zaqar_lite.domain.models import (
     RefusalReason,
 )
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted, identify
-from zaqar_lite.domain.yielding import STEP
+from zaqar_lite.domain.yielding import STEP, next_turn
 from zaqar_lite.service.delivery.outbox import with_outbox_messages
 from zaqar_lite.service.policy import Policies, Policy
 from zaqar_lite.service.post_validation import Draft, PostValidation, is_repeated
@@ -69,9 +69,7 @@ class Messages:
     encryption_keys: "EncryptionKeys | None" = None
 
     def __post_init__(self) -> None:
-        self.turns = self.policies.turns
-        """Large posts are read, checked and prepared in these turns."""
-        self._drafts = PostValidation(self.limits, self.clock, self.turns)
+        self._drafts = PostValidation(self.limits, self.clock)
 
     async def post(
         self,
@@ -123,9 +121,9 @@ class Messages:
         resolved = new
         filtered = await self.router.filtered_queues(queue.project)
         if filtered or policy.route.priority is not None:
-            new = await self.router.route(queue, new, policy.route, filtered, self.turns)
+            new = await self.router.route(queue, new, policy.route, filtered)
             if sum(len(message.copies) for message in new) > STEP // 5:
-                await self.turns.wait()
+                await next_turn()
         if policy.encrypted:
             new = await self._sealing().seal(queue, new)
         if policy.subscribed or new is not resolved:  # copies may have subscribers too

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 from zaqar_lite.domain.errors import QueueChanged, Unavailable
@@ -23,7 +23,7 @@ from zaqar_lite.domain.models import (
     QueueRef,
     RetryPolicy,
 )
-from zaqar_lite.domain.yielding import Turns
+from zaqar_lite.domain.yielding import next_turn
 from zaqar_lite.service.caching import Cache
 from zaqar_lite.service.records import TRIES
 from zaqar_lite.service.routing import Route, stored_route
@@ -88,8 +88,6 @@ class Policies:
     limits: Limits
     checked: bool
     """Whether one store keeps records and messages, and so compares versions."""
-    turns: Turns = field(default_factory=Turns)
-    """The long work of all requests and of the sweep is done in these turns, step by step."""
 
     def __post_init__(self) -> None:
         self._cache: Cache[QueueRef, Policy] = Cache(_MAX_CACHED)
@@ -145,7 +143,7 @@ class Policies:
         time = asyncio.get_running_loop().time
         until = time() + _LONGEST_SEARCH
         while time() < until:
-            await self.turns.wait()
+            await next_turn()
             claimed = await self.decide(queue, act)
             if claimed.messages or not claimed.more:
                 break

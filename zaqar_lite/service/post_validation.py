@@ -14,7 +14,7 @@ from zaqar_lite.domain.limits import (
 )
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.posts import NewMessage, identify
-from zaqar_lite.domain.yielding import STEP, Turns
+from zaqar_lite.domain.yielding import STEP, next_turn
 from zaqar_lite.service.policy import Policy
 from zaqar_lite.storage.base import MessageStore
 
@@ -36,13 +36,12 @@ class Draft(Struct, frozen=True, gc=False):
 class PostValidation:
     """Check posted messages, and fill in the defaults of their queue.
 
-    Many messages are worked on in `turns` with other large posts.
+    Many messages are worked on in turns with other large posts.
     """
 
-    def __init__(self, limits: Limits, clock: Clock, turns: Turns) -> None:
+    def __init__(self, limits: Limits, clock: Clock) -> None:
         self._limits = limits
         self._clock = clock
-        self._turns = turns
 
     async def check(self, drafts: Sequence[Draft], batch_key: str | None = None) -> bool:
         """Check the messages of a post; tell if one has a delay.
@@ -63,7 +62,7 @@ class PostValidation:
         longest = self._limits.max_message_ttl
         for index, draft in enumerate(drafts):
             if count > STEP and index % STEP == 0:
-                await self._turns.wait()
+                await next_turn()
             if draft.ttl is not None and not MIN_MESSAGE_TTL <= draft.ttl <= longest:
                 self.check_times(f"Message {index}", draft.ttl, None)
             if draft.idempotency_key is not None:
@@ -92,7 +91,7 @@ class PostValidation:
         new: list[NewMessage] = []
         for index, draft in enumerate(drafts):
             if large and index % STEP == 0:
-                await self._turns.wait()
+                await next_turn()
             ttl_ms = default_ttl_ms if draft.ttl is None else draft.ttl * 1000
             delay_ms = 0
             if is_delayed:
@@ -107,7 +106,7 @@ class PostValidation:
             own = None if key is None else identify(queue, key, (draft.body,))
             new.append(NewMessage(bytes(draft.body), ttl_ms, delay_ms, own, draft.headers))
         if large:
-            await self._turns.wait()
+            await next_turn()
         return new
 
     def _delay(self, index: int, draft: Draft, policy: Policy, ttl_ms: int) -> tuple[int, int]:

@@ -26,7 +26,7 @@ from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.metadata import FILTER, PRIORITY
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRecord, QueueRef
 from zaqar_lite.domain.posts import Copy, NewMessage
-from zaqar_lite.domain.yielding import Slices, Turns
+from zaqar_lite.domain.yielding import Slices
 from zaqar_lite.service.caching import Cache
 from zaqar_lite.storage.management import ManagementStore
 
@@ -115,7 +115,6 @@ class Router:
         messages: Sequence[NewMessage],
         own: Route,
         filtered: Sequence[QueueRecord],
-        turns: Turns,
     ) -> Sequence[NewMessage]:
         """Give messages their priority by the queue's `own` rules, and their copies.
 
@@ -124,7 +123,7 @@ class Router:
         Raises:
             Invalid: more copies than a post may make, or more steps than its filters may take.
         """
-        slices = turns.slices()
+        slices = Slices()
         known = await self._receivers(queue.project, filtered, slices)
         budget, copies_left = Budget(), self._limits.max_copies_per_post
         routed = []
@@ -134,7 +133,7 @@ class Router:
             copies: list[Copy] = []
             try:
                 for receiver, matches in known.matching.candidates(headers):
-                    await slices.take_turns()
+                    await slices.next_turn()
                     if receiver.queue != queue and matches(headers, budget):
                         copies.append(receiver.copy(headers, budget))
                 copies_left -= len(copies)
@@ -144,7 +143,7 @@ class Router:
                         f"{self._limits.max_copies_per_post} copies of this post: post fewer "
                         "messages at once."
                     )
-                await slices.take_turns()
+                await slices.next_turn()
                 priority = own.priority_of(headers, budget)
             except Invalid as exc:
                 raise Invalid(f"Message {index}: {exc}") from exc
@@ -162,7 +161,7 @@ class Router:
             for record in records:
                 receiver = earlier.get(record.queue)
                 if receiver is None or receiver.version != record.version:
-                    await slices.take_turns()
+                    await slices.next_turn()
                     receiver = self._receiver(record)
                 receivers[record.queue] = receiver
             index = FilterIndex(

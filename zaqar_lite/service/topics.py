@@ -27,7 +27,7 @@ from zaqar_lite.domain.topics import (
     name_of,
     topic_overlay,
 )
-from zaqar_lite.domain.yielding import Turns
+from zaqar_lite.domain.yielding import in_steps
 from zaqar_lite.service.delivery.outbox import (
     CLIENT_ID,
     Forwarded,
@@ -61,11 +61,9 @@ class Topics:
     messages: MessageStore
     limits: Limits
     clock: Clock
-    turns: Turns
-    """In which large posts are read, checked and prepared."""
 
     def __post_init__(self) -> None:
-        self._drafts = PostValidation(self.limits, self.clock, self.turns)
+        self._drafts = PostValidation(self.limits, self.clock)
         self._kind = Kind(
             self.management,
             KIND,
@@ -180,7 +178,7 @@ class Topics:
             KeyReused: a key stands for another message.
         """
         await self._drafts.check(drafts, batch_key)
-        async for first, part in self.turns.steps(drafts):
+        async for first, part in in_steps(drafts):
             for index, draft in enumerate(part, first):
                 self._drafts.check_times(f"Message {index}", None, self._delay_of(draft))
         if admitted is None:
@@ -188,7 +186,7 @@ class Topics:
             admitted = await self.admit(topic, 0) or Topic("", {})
         whole = batch_key and identify(topic, batch_key, (draft.body for draft in drafts))
         new: list[NewMessage] = []
-        async for _, part in self.turns.steps(drafts):
+        async for _, part in in_steps(drafts):
             new += [self._entry(topic, draft, admitted, client_id) for draft in part]
         return await self.messages.post(
             outbox_queue(topic.project),

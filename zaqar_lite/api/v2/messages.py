@@ -35,6 +35,7 @@ from zaqar_lite.domain.ids import format_marker
 from zaqar_lite.domain.limits import MAX_BODY_DEPTH
 from zaqar_lite.domain.models import Message, Page
 from zaqar_lite.domain.posts import Posted
+from zaqar_lite.domain.yielding import next_turn
 from zaqar_lite.service.messages import Messages
 
 _DEFAULT_COUNT = 10
@@ -71,13 +72,13 @@ class MessageActions:
         """Post messages."""
         receipt = await self.messages.post(
             request.queue,
-            await documents.read_messages(request, self.messages.turns),
+            await documents.read_messages(request),
             size=request.size,
             client_id=request.client_id,
             batch_key=idempotency_key(request) if _KEY in request.headers else None,
         )
         if request.size > documents.LARGE_POST:
-            await self.messages.turns.wait()
+            await next_turn()
         return posted_response(request.path, receipt.posted, receipt.warning)
 
     @route(

@@ -8,6 +8,7 @@ from zaqar_lite.api.request import Parameter, Request, Response, Route
 from zaqar_lite.api.routes import KEY, MARKER, POST, QUEUE_LIMIT, on_topics, route
 from zaqar_lite.api.v2.messages import idempotency_key, posted_response
 from zaqar_lite.api.v2.queues import NamedActions, named_page, page_query
+from zaqar_lite.domain.yielding import next_turn
 from zaqar_lite.service.topics import Topics
 
 _NEVER = {"list_messages": 0, "get_message": 200, "delete_message": 403, "delete_messages": 0}
@@ -67,11 +68,11 @@ class TopicActions(NamedActions):
         admitted = await self.named.admit(topic, request.size)
         posted = await self.named.post(
             topic,
-            await documents.read_messages(request, self.named.turns),
+            await documents.read_messages(request),
             client_id=request.client_id,
             batch_key=idempotency_key(request),
             admitted=admitted,
         )
         if request.size > documents.LARGE_POST:
-            await self.named.turns.wait()
+            await next_turn()
         return posted_response(request.path, posted)

@@ -19,7 +19,7 @@ from zaqar_lite.domain.retry_policy import ATTRIBUTE as RETRY_POLICY
 from zaqar_lite.domain.retry_policy import chosen_policy, retry_delay
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.domain.topics import queue_in
-from zaqar_lite.domain.yielding import Turns
+from zaqar_lite.domain.yielding import next_turn
 from zaqar_lite.service.caching import Cache
 from zaqar_lite.service.delivery.outbox import Delivery
 from zaqar_lite.webhooks import signed_headers
@@ -232,7 +232,6 @@ class DeliverySender:
 
     def __post_init__(self) -> None:
         self._endpoints = Endpoints()
-        self._turns = Turns()
 
     async def close(self) -> None:
         """Close all connections."""
@@ -295,7 +294,7 @@ class DeliverySender:
             return Answer(error="this server does not deliver to this scheme", refused=True)
         body = await self.payload(delivery)
         if len(body) >= _LARGE:
-            await self._turns.wait()
+            await next_turn()
         options, headers = subscription.options, {}
         if queue_in(subscription.subscriber) is None:
             post_data = options.get("post_data")

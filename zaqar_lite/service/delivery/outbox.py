@@ -29,6 +29,7 @@ from zaqar_lite.domain.identity import DELIVERIES_PROJECT
 from zaqar_lite.domain.models import ClaimRequest, DelayMode, Message, QueueRef
 from zaqar_lite.domain.posts import NewMessage, OutboxEntry
 from zaqar_lite.domain.topics import name_of
+from zaqar_lite.domain.yielding import in_steps
 from zaqar_lite.service.background import Background, BackgroundWorker, LoggedErrors, cancelled
 from zaqar_lite.service.long_polling import LongPolling
 from zaqar_lite.storage.base import MessageStore
@@ -184,7 +185,7 @@ async def with_outbox_messages(
         return new
     _check_ordered(new, queue, {to: len(policy.ordered) for to, policy in listening.items()})
     extended: list[NewMessage] = []
-    async for _, part in policies.turns.steps(new):
+    async for _, part in in_steps(new):
         for message in part:
             entries = [(queue, message.ttl_ms, message.delay_ms)]
             entries += [(copy.queue, copy.ttl_ms, copy.delay_ms) for copy in message.copies]

@@ -21,7 +21,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import RecordChanged, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.ids import Marker, is_message_id
 from zaqar_lite.domain.models import Capability, ListQuery, Message, QueueRef
-from zaqar_lite.domain.yielding import STEP
+from zaqar_lite.domain.yielding import STEP, Slices
 from zaqar_lite.service.background import Background, BackgroundWorker, LoggedErrors, cancelled
 from zaqar_lite.service.jobs.bulk import SAMPLE, Chooser, Job, JobAct, is_waiting
 from zaqar_lite.service.jobs.jobs import Jobs
@@ -260,10 +260,10 @@ class _Run:
             order.ids is not None or job.act is JobAct.REDRIVE,
         )
         chosen: list[Message] = []
-        slices = self.jobs.bulk.policies.turns.slices()
+        slices = Slices()
         for one in found:
             # To match one message may take 10 ms, by its headers or by its body.
-            await slices.take_turns()
+            await slices.next_turn()
             if one.id in job.plan or (chooser.matches(one) and (any_state or is_waiting(one, now))):
                 chosen.append(one)
         if len(chosen) > limit:  # the next step reads again what comes after the last of them

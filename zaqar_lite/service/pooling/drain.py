@@ -34,7 +34,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Conflict, NotFound, RecordChanged, Unavailable
 from zaqar_lite.domain.ids import Marker
 from zaqar_lite.domain.models import ListQuery, Message, QueueRef, Record
-from zaqar_lite.domain.yielding import Turns
+from zaqar_lite.domain.yielding import next_turn
 from zaqar_lite.service.background import Background, BackgroundWorker, LoggedErrors
 from zaqar_lite.service.delivery.outbox import OUTBOX_QUEUES, is_internal, ordered_queue
 from zaqar_lite.service.pooling.placement import CARRY, Entry, Place, flavor_name, pick
@@ -146,7 +146,6 @@ class DrainWorker(BackgroundWorker):
 
     messages: PooledMessages
     drains: Drains
-    turns: Turns
     wait: float
 
     def __post_init__(self) -> None:
@@ -313,7 +312,7 @@ class DrainWorker(BackgroundWorker):
         for queue in group:
             async for found in self._movable(old, queue, held=is_sealed):
                 begun = time.monotonic()
-                await self.turns.wait()
+                await next_turn()
                 await self._carry(work, queue, found, old, new)
                 await asyncio.sleep((time.monotonic() - begun) / 4)  # for other requests
         # Twice: a sweep may have moved a dead letter from one of them to another meanwhile.

@@ -19,7 +19,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.groups import group_of
 from zaqar_lite.domain.ids import MAX_POSITION, new_claim_id
 from zaqar_lite.domain.metadata import FILTER, dead_letter_target
-from zaqar_lite.domain.yielding import Turns
+from zaqar_lite.domain.yielding import Slices
 from zaqar_lite.storage.opendata.engine import Batch, Damage, Unreadable
 from zaqar_lite.storage.opendata.format import (
     CodecError,
@@ -135,7 +135,7 @@ class Loading:
         self._held: dict[tuple[bytes, bytes], list[tuple[int, int]]] = defaultdict(list)
         self._bounds: dict[int, list[tuple[int, int]]] = defaultdict(list)
         self._number = 0
-        self._slices = Turns().slices()
+        self._slices = Slices()
 
     @property
     def is_behind(self) -> bool:
@@ -181,7 +181,7 @@ class Loading:
         prefix, empty = keys.prefix(kind), EMPTY.get(kind)
         async for rows in self.engine.scan(prefix, after_prefix(prefix)):
             for key, value in rows:
-                await self._slices.take_turns()
+                await self._slices.next_turn()
                 try:
                     if value != empty:
                         read(key, value)
@@ -240,7 +240,7 @@ class Loading:
         try:
             async for rows in self.engine.scan(prefix, after_prefix(prefix)):
                 for key, value in rows:
-                    await self._slices.take_turns()
+                    await self._slices.next_turn()
                     self._read_one(key, value, read)
         except Unreadable as exc:
             self._damaged(exc)

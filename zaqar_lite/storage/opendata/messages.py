@@ -12,6 +12,7 @@ from zaqar_lite.domain.models import (
     no_retries,
 )
 from zaqar_lite.domain.posts import IdempotencyKey, KnownKeys, NewMessage, Posted
+from zaqar_lite.domain.yielding import next_turn
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.sql import database, entries, expiring
@@ -67,14 +68,14 @@ class OpenDataMessageStore(SqlMessageStore):
             return
         last = await self._db.read(queue, _last_position, queue)
         while await self._db.write(_purge_some, queue, last) == _STEP:
-            await self._db.turns.wait()
+            await next_turn()
 
     async def _drop(self, queue: QueueRef) -> None:
         most, before = _STEP, None
         while left := await self._db.write(_drop_some, queue, most):
             posted = 0 if before is None else max(0, left + most - before)
             most, before = min(_STEP + posted, _MOST_DROPPED), left
-            await self._db.turns.wait()
+            await next_turn()
 
     async def sweep(self, limit: int, retries_of: RetryPolicyOf = no_retries) -> SweepResult:
         swept = await super().sweep(limit, retries_of)
@@ -82,7 +83,7 @@ class OpenDataMessageStore(SqlMessageStore):
         while swept.total + deleted < limit and await self._db.read(_NO_QUEUE, _has_unrouted):
             deleted += await self._db.write(_end_unrouted)
         while await self._records.record_holders(_STEP, lasting_ms=_LASTING_MS):
-            await self._db.turns.wait()
+            await next_turn()
         return swept._replace(deleted=swept.deleted + deleted)
 
 

@@ -31,7 +31,6 @@ from zaqar_lite.domain.errors import Unavailable, ZaqarLiteError
 from zaqar_lite.domain.ids import new_message_ids
 from zaqar_lite.domain.models import QueueRecord, QueueRef, StoreOptions
 from zaqar_lite.domain.refusals import queue_changed
-from zaqar_lite.domain.yielding import Turns
 from zaqar_lite.storage.sql.batches import Batch, in_thread, unavailable
 from zaqar_lite.storage.sql.place import InRam, Room
 from zaqar_lite.storage.sql.queues import Queue, Queues, write_counts
@@ -66,7 +65,6 @@ class Database:
         self.queues = Queues()
         self.new_ids: Callable[[int, int], list[str]] = new_message_ids
         """Makes the ids of messages at positions in a row, by the first and their number."""
-        self.turns = Turns()
         self.watchers = Watchers[QueueRef]()
         self.posting: dict[QueueRef, asyncio.Task[Any]] = {}
         """The large posts that enter queues in parts; other posts to these queues wait."""

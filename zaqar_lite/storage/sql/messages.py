@@ -28,6 +28,7 @@ from zaqar_lite.domain.models import (
 from zaqar_lite.domain.posts import IdempotencyKey, KnownKeys, NewMessage, Posted
 from zaqar_lite.domain.refusals import Deadlines, edited, no_claim, no_message
 from zaqar_lite.domain.settlements import Outcome, Settled, Settlement
+from zaqar_lite.domain.yielding import next_turn
 from zaqar_lite.storage.base import MAX_EXAMINED, MessageStore
 from zaqar_lite.storage.sql import (
     claiming,
@@ -201,7 +202,7 @@ class SqlMessageStore(MessageStore):
                     yield QueueRef(project, name)
             if len(rows) < _QUEUES:
                 return
-            await self._db.turns.wait()
+            await next_turn()
 
     async def release_delayed(
         self, queue: QueueRef, limit: int, *, version: int | None = None

@@ -22,6 +22,7 @@ from zaqar_lite.domain.groups import group_of
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.posts import IdempotencyKey, KnownKey, NewMessage, Posted
 from zaqar_lite.domain.refusals import too_many_keys, too_many_messages
+from zaqar_lite.domain.yielding import next_turn
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.sql import entries, expiring
 from zaqar_lite.storage.sql.database import Database
@@ -173,7 +174,7 @@ async def _make_room(db: Database, wanted: Post) -> bool:
             if queue is None or queue.expiry_at > now or not _is_full(db, queue, count):
                 break
             removed |= bool(await db.change_queue(ref, None, 0, expiring.expire, now, _TIDIED))
-            await db.turns.wait()
+            await next_turn()
     return (wanted.has_keys and await forget_keys(db, wanted.ref)) or removed
 
 
@@ -186,7 +187,7 @@ async def forget_keys(db: Database, ref: QueueRef) -> bool:
         if queue is None or queue.keys_at > now:
             return forgotten
         forgotten |= bool(await db.change_queue(ref, None, 0, expiring.forget_keys, now, _TIDIED))
-        await db.turns.wait()
+        await next_turn()
 
 
 def _post_at_once(db: Database, wanted: Post) -> Sequence[Posted]:
@@ -208,7 +209,7 @@ async def _post_in_parts(db: Database, wanted: Post) -> Sequence[Posted]:
         if isinstance(answer, LargePost):
             large = answer
             with db.in_one_batch():
-                await db.turns.wait()
+                await next_turn()
                 if large.number:
                     await _keep(db, large)
                 answer = await _finish(db, large)
@@ -244,7 +245,7 @@ async def _keep(db: Database, large: LargePost) -> None:
     rows: list[tuple[int, object]] = [*enumerate(large.parts, 1), (0, large.head)]
     for first in range(0, len(rows), _KEPT):
         await db.join(_keep_rows, large, rows[first : first + _KEPT])
-        await db.turns.wait()
+        await next_turn()
 
 
 def _keep_rows(db: Database, large: LargePost, rows: Iterable[tuple[int, object]]) -> None:
@@ -294,7 +295,7 @@ async def _finish(db: Database, large: LargePost) -> Sequence[Posted]:
     """
     while large.parts:
         await db.join(_enter_part, large)
-        await db.turns.wait()
+        await next_turn()
         if not db.is_post_whole:
             await _take_share(db, large.head.post.ref.project, _PART)
     return await db.join(_end, large)

@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from zaqar_lite.domain.ids import Marker
 from zaqar_lite.domain.models import ListQuery, Message, Page, QueueRef, Stats
 from zaqar_lite.domain.posts import KnownKeys
+from zaqar_lite.domain.yielding import next_turn
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.sql import claiming, entries, expiring, posting
 from zaqar_lite.storage.sql.database import Database
@@ -43,7 +44,7 @@ async def list_messages(db: Database, ref: QueueRef, wanted: ListQuery) -> Page:
         if page.messages or is_end:
             return page
         after = page.marker or after
-        await db.turns.wait()
+        await next_turn()
 
 
 def _bounds(db: Database, ref: QueueRef, wanted: ListQuery) -> tuple[int, int]:
@@ -111,7 +112,7 @@ async def tidy(db: Database, ref: QueueRef) -> None:
         if queue is None or min(queue.expiry_at, queue.delayed_at, queue.parked_at) > now:
             return
         await db.change_queue(ref, None, (0, 0), expiring.tidy, now, _STEP)
-        await db.turns.wait()
+        await next_turn()
 
 
 def stats(db: Database, queue: Queue) -> Stats:
@@ -166,7 +167,7 @@ async def cut(db: Database, ref: QueueRef, total: int, ranges: int) -> Sequence[
         walked += len(positions)
         found += [positions[cut - walked - 1] for cut in cuts[len(found) :] if cut <= walked]
         last = positions[-1]
-        await db.turns.wait()
+        await next_turn()
     return found
 
 

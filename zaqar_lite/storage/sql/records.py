@@ -9,6 +9,7 @@ from zaqar_lite.domain.json_values import holds_all
 from zaqar_lite.domain.metadata import FILTER, dead_letter_target
 from zaqar_lite.domain.models import QueueRecord, QueueRef, Record, RecordBound
 from zaqar_lite.domain.refusals import queue_changed, too_many_queues
+from zaqar_lite.domain.yielding import next_turn
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.sql.database import Database
@@ -74,7 +75,7 @@ class SqlManagementStore(ManagementStore):
             found += records
             if len(found) >= limit or marker is None or (found and not is_filtered):
                 break
-            await self._db.turns.wait()
+            await next_turn()
         await self._db.visible(epoch)
         return found[:limit]
 
@@ -140,7 +141,7 @@ class SqlManagementStore(ManagementStore):
             if len(found) >= limit or len(records) < step:
                 break
             start = records[-1].project, records[-1].name
-            await self._db.turns.wait()
+            await next_turn()
         await self._db.visible(self._db.records_epoch)
         return found[:limit]
 

@@ -5,6 +5,7 @@ finds work, each for one bounded step that is a transaction of its own.
 """
 
 from zaqar_lite.domain.models import NO_RETRIES, QueueRef, RetryPolicy, RetryPolicyOf, SweepResult
+from zaqar_lite.domain.yielding import next_turn
 from zaqar_lite.storage.sql import claiming, entries, expiring, history, posting
 from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.queues import NEVER, Queue
@@ -35,7 +36,7 @@ async def sweep(db: Database, limit: int, retries_of: RetryPolicyOf) -> SweepRes
         done = await db.change_queue(ref, None, SweepResult(), _visit, now, most, retries)
         swept = swept.plus(done)
         if done.total:
-            await db.turns.wait()
+            await next_turn()
     deleted = 0
     while swept.total + deleted < limit:
         has_garbage = await db.read(_NO_QUEUE, _has_garbage)
@@ -43,12 +44,12 @@ async def sweep(db: Database, limit: int, retries_of: RetryPolicyOf) -> SweepRes
         if not step:
             break
         deleted += step
-        await db.turns.wait()
+        await next_turn()
     for _ in range(_GIVEN_BACK):
         if not await db.read(_NO_QUEUE, lambda db: db.place.has_spare_pages()):
             break
         await db.write(lambda db: db.place.give_back_pages())
-        await db.turns.wait()
+        await next_turn()
     return swept._replace(deleted=swept.deleted + deleted)
 
 
