@@ -8,7 +8,8 @@ import asyncio
 import contextlib
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -136,6 +137,37 @@ async def test_a_dropped_queue_leaves_no_record(store: Store) -> None:
         assert not await store.records(kind)
     await store.post("new")
     assert await store.bodies() == ["new"]
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+async def test_a_queue_that_goes_and_comes_back_in_one_batch_is_there_after_a_restart(
+    store: Store, *, is_kept: bool
+) -> None:
+    """By the sweep, which drops a queue that was made by a post, or by its deletion."""
+    if is_kept:
+        await store.management.create_queue(QUEUE, {"_done_retention": 60}, max_queues=9)
+        record = some(await store.management.get_queue(QUEUE))
+        await store.management.delete_queue(QUEUE, version=record.version)
+        gone: Coroutine[Any, Any, object] = store.messages.purge(QUEUE, forget=True)
+    else:
+        ids = await store.post("old")
+        await store.messages.delete(QUEUE, ids, claim_ids=None)
+        gone = store.messages.sweep(1_000)
+    await asyncio.gather(
+        gone, store.management.create_queue(QUEUE, {"a": 1}, max_queues=9), store.post("new")
+    )
+    await store.restart()
+    assert await store.bodies() == ["new"]
+    assert some(await store.management.get_queue(QUEUE)).metadata == {"a": 1}
+
+
+async def test_a_purge_takes_all_of_a_large_post_or_nothing(store: Store) -> None:
+    posting = asyncio.create_task(store.post(*["x"] * 3_000))
+    for _ in range(10):  # some of its parts
+        await asyncio.sleep(0)
+    await store.messages.purge(QUEUE)
+    await posting
+    assert await store.bodies() == []
 
 
 async def test_a_drop_ends_while_others_post(store: Store) -> None:

@@ -15,7 +15,7 @@ from zaqar_lite.domain.posts import IdempotencyKey, KnownKeys, NewMessage, Poste
 from zaqar_lite.domain.yielding import next_turn
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.opendata.database import Database
-from zaqar_lite.storage.sql import database, entries, expiring
+from zaqar_lite.storage.sql import database, entries, expiring, posting
 from zaqar_lite.storage.sql.messages import SqlMessageStore
 from zaqar_lite.storage.sql.queues import NEVER
 
@@ -63,6 +63,7 @@ class OpenDataMessageStore(SqlMessageStore):
 
     async def purge(self, queue: QueueRef, *, forget: bool = False) -> None:
         """Delete what a queue holds now, in steps: each message has records of its own."""
+        await posting.settle_posts(self._db, queue)
         if forget:
             await self._drop(queue)
             return

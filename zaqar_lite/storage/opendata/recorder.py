@@ -174,9 +174,12 @@ class Encoding:
                 self._before[row[0]] = row[1]
 
     async def encode(self) -> None:
-        """Make the records that the tables are read for; what goes is deleted before the rest."""
+        """Make the records that the tables are read for.
+
+        What goes is deleted before the rest: a queue may go and come back in one batch.
+        """
         for row in self._gone["queue"]:
-            self._raws[row[8]] = self._raws[row[0]] = keys.queue_id(QueueRef(row[1], row[2]))
+            self._delete_queue(row)
         for key in self._recorder.stale:
             self.delete(key)
         self._recorder.stale = []
@@ -402,8 +405,6 @@ class Encoding:
     # -- queues and other records --
 
     async def _encode_queues(self) -> None:
-        async for row in self._each(self._gone["queue"]):
-            self._delete_queue(row[0], row[8], had_record=bool(row[3]))
         changed = [old[0] for old, new in self._changed["queue"] if new[3] is not apsw.no_change]
         changed += [row[0] for row in self._new["queue"] if row[3]]
         async for number in self._each(changed):
@@ -435,9 +436,10 @@ class Encoding:
         statement = "SELECT EXISTS (SELECT 1 FROM page WHERE kind = ? AND queue = ?)"
         return bool(self._connection.execute(statement, (kind.value, queue)).get)
 
-    def _delete_queue(self, number: int, content: int, *, had_record: bool) -> None:
-        raw = self._raw(content)
-        if had_record:
+    def _delete_queue(self, row: Row) -> None:
+        number, project, name, content = *row[:3], row[8]
+        raw = self._raws[content] = self._raws[number] = keys.queue_id(QueueRef(project, name))
+        if row[3]:
             self.delete(keys.queue_key(RecordType.CONFIG, raw))
         for kind, queue in _lists_of(number, content):
             of_queue = (kind.value, queue)
