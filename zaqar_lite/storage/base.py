@@ -37,6 +37,11 @@ enters a queue (posted or moved there) and never changes; a message that is prom
 lapsed re-enters at its own. The positions of a queue that was purged, or dropped and made again,
 are above all that it ever had. What an exposing queue hands out first is not promised; a message
 that `release_delayed` made ready stays so, even when a delay is switched on again.
+
+Moves: a message that goes to another queue, as a dead letter or by `move`, keeps its id, age,
+attempts, priority, headers and body; it gets a new position and an `Origin`, and nobody holds it.
+`max_messages` of the target does not stop it. That is atomic where the backend can, else
+crash-safe: repeatable; in between the message is in neither queue, and never lost.
 """
 
 from abc import abstractmethod
@@ -109,8 +114,7 @@ class MessageStore(Store):
         `batch_key` stores nothing and answers the first call's ids, all of them as duplicates,
         whatever this call holds. A replay does not lengthen the window. A known message key stores
         nothing in its place and answers the first id; equal keys in one batch collapse to the
-        first. The digest is kept with the key: a known key, or an earlier one of the batch, with
-        another digest is refused (a key that was stored without one matches).
+        first. The digest is kept with the key; a key that was stored without one matches any.
 
         Outbox messages (`NewMessage.outbox`), which a message brings along for other queues, are
         stored in the same step as the message, from the same client, and show its id. A message
@@ -120,8 +124,8 @@ class MessageStore(Store):
         leave some of messages that were not stored.
 
         Raises, where nothing is stored, no key either:
-            KeyReused: a key came with another digest. The whole post's key is compared first, then
-                those of the messages in their order.
+            KeyReused: a known key, or an earlier one of the batch, has another digest. The whole
+                post's key is compared first, then those of the messages in their order.
             LimitReached: over `max_messages` (live ones of every state, also in a queue that would
                 get a copy) or `max_idempotency_keys` (of both kinds together; `retry_after` tells
                 when the oldest key ends). Known keys are free.
@@ -155,16 +159,14 @@ class MessageStore(Store):
         """Change body, ttl or delay of a message that is still delayed; id and position stay.
 
         `ttl_ms` and `delay_ms` count from now; what is None stays as it is. `delay_ms` of 0 makes
-        it ready at once. Exclusive against a racing claim: exactly one of the two happens first,
-        and a claim that comes second hands out the edited message. The ttl must not end before
-        the delay does, whichever of them the edit changed: the store checks the outcome.
+        it ready at once. A racing claim comes before the edit, or hands out the edited message.
 
         Raises:
             NotFound: no such live message in this queue.
             Conflict: it is claimable or claimed, or belongs to a normal queue; or the body of a
                 message that more than one queue holds (FAN_OUT).
             DueChanged: it is delayed until another second than `edit.if_due`.
-            Invalid: the ttl would end before the delay.
+            Invalid: the ttl would end before the delay, whichever of them the edit changed.
         """
 
     @abstractmethod
@@ -174,9 +176,8 @@ class MessageStore(Store):
         """Delete messages; answer the ones refused. When any is refused, none is deleted.
 
         `claim_ids` None deletes regardless of claims. Otherwise a message is deleted only when
-        it is held by one of these live claims, or, when `claim_ids` is empty, by none. Absent
-        ids are not refused. What was acknowledged with a lapsed claim is never deleted: another
-        may hold it by now.
+        one of these live claims holds it (another may, where one has lapsed), or, when
+        `claim_ids` is empty, none does. Absent ids are not refused.
         """
 
     @abstractmethod
@@ -187,12 +188,8 @@ class MessageStore(Store):
         * A message that would expire before the claim does gets the ttl `ttl_ms + grace_ms`,
           and expires `grace_ms` after the claim.
         * delay_mode: IGNORE neither reads nor tests `d`; HONOUR promotes what is due first.
-        * `retries.dead_letter`: a message with `claim_count >= max_claims` is moved instead: same
-          id, age, counts, attempts, priority, headers and body, a new position, unclaimed and
-          ready at once in the target, with its `Origin`. The move has happened before the answer
-          leaves: atomically where the backend can, else crash-safe (repeatable; in between it is
-          in neither queue, and never lost). Moved messages do not use up `limit`, and
-          `max_messages` of the target does not stop them. No delay begins anew.
+        * `retries.dead_letter`: a message with `claim_count >= max_claims` is moved instead, with
+          its counts, before the answer leaves: ready at once in the target, outside of `limit`.
         * It examines at most about MAX_EXAMINED entries; `more` says that this ended it early.
         * `removes`: what it hands out leaves the queue in the same step. There is no claim then,
           and counts stay.
@@ -231,8 +228,7 @@ class MessageStore(Store):
           until the last of its messages' leases ends. Age and ttl of the claim stay as they are.
         * DEAD moves it to the dead letters with `reason` (REJECTED when there is none).
 
-        A dead letter has left this queue when the answer comes. It is in its target then where the
-        move is atomic; elsewhere that is crash-safe, as in `claim`, and follows the answer at once.
+        A dead letter has left this queue when the answer comes, and enters its target then at once.
 
         A message keeps its last claim id and how that hand-out ended: the same act again under
         that claim (RELEASE as failed or not alike) is DONE and changes nothing, also when the
@@ -247,10 +243,8 @@ class MessageStore(Store):
     async def move(self, queue: QueueRef, /, ids: Sequence[str], move: Move) -> Sequence[Outcome]:
         """Move up to MAX_MOVED messages that nobody holds, each named once, to another queue.
 
-        A message keeps its id, age, attempts, priority, headers and body; it gets a new position,
-        `move`'s ttl, and the state that its delay says. Its origin stays, or names this queue where
-        it had none, and counts one more `redriven`. Atomic or crash-safe as the move of `claim`;
-        `max_messages` of the target does not stop it.
+        A message gets `move`'s ttl, and the state that its delay says. Its origin stays, or names
+        this queue where it had none, and counts one more `redriven`.
 
         One outcome for each id, in their order: DONE, HELD (a claim holds it, or it is parked, or
         its lease lapsed and nothing has met that yet) or NOT_FOUND (malformed, not here).
@@ -262,9 +256,8 @@ class MessageStore(Store):
     ) -> None:
         """Take in messages of another store as they are, all or none.
 
-        A message keeps its id, age, deadlines, counts, attempts, origin, headers, client and body,
-        and gets a new position. It is delayed where its `delay_expires_at` is ahead, else ready:
-        claims and parking stay behind. What has expired by now is left out; limits stop nothing.
+        All of a message stays but its position, claim and parking: it is delayed where its
+        `delay_expires_at` is ahead, else ready. What has expired is left out; no limit stops any.
 
         The calls of a `source` have growing numbers. One whose `number` is not above the last that
         came into the queue is a repeat and changes nothing; that is known for a day.
@@ -274,12 +267,10 @@ class MessageStore(Store):
     async def watch(self, queue: QueueRef, /, listener: Listener) -> Watch:
         """Tell `listener` whenever messages of a queue became ready.
 
-        It is called in the event loop, soon after the commit, whichever process did it: a post,
-        release, settlement, edit, promotion or move. A hint, never a promise: it may be lost (a
-        connection is cut), wrong (somebody was faster) or doubled; the claim decides, and who waits
-        polls every `poll_interval_ms`. What becomes ready by time alone is not announced:
-        `next_due` tells when. A store whose poll interval is a second or less may leave out what
-        other processes did.
+        It is called in the event loop, soon after the commit, whichever process did it. A hint,
+        never a promise: it may be lost, wrong (somebody was faster) or doubled, and the claim
+        decides. What becomes ready by time alone is not announced: `next_due` tells when. A store
+        whose poll interval is a second or less may leave out what other processes did.
         """
 
     @abstractmethod
