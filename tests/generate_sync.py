@@ -1,8 +1,8 @@
 """Make the sync client of the SDK from the async one: `python -m tests.generate_sync`.
 
-Methods are written once, as steps. Only what is left, `zaqar_lite/client/async_client.py`, is
-translated word for word into `sync_client.py` and put into form by ruff. A test compares the
-result with what is committed.
+Methods are written once, as steps. Only what is left, the modules `async_*.py` of the client, is
+translated word for word into `sync_*.py` and put into form by ruff. A test compares the result
+with what is committed.
 """
 
 import re
@@ -11,8 +11,7 @@ import sys
 from pathlib import Path
 
 CLIENT = Path(__file__).parents[1] / "zaqar_lite" / "client"
-SOURCE = CLIENT / "async_client.py"
-TARGET = CLIENT / "sync_client.py"
+TARGETS = (CLIENT / "sync_runner.py", CLIENT / "sync_client.py")
 
 _RULES = [
     (re.compile(pattern, re.MULTILINE), replacement)
@@ -20,11 +19,15 @@ _RULES = [
         (r"\basync (def|with|for)\b", r"\1"),
         (r"\bawait ", ""),
         (r"\bAsyncSchedules\b", "SyncSchedules"),
-        (r"\bAsync\b", "Sync"),
+        (r"\bAsync(|Part|Runner)\b", r"Sync\1"),
+        (r"\basync_runner\b", "sync_runner"),
+        (r"\btake_async\b", "take"),
+        (r"for item in page\.items:\n\s+yield item", "yield from page.items"),
+        (r"\bAsyncGenerator\[T, None\]", "Generator[T, None, None]"),
         (r"\baiohttp_transport\b", "urllib3_transport"),
         (r"\bAiohttpTransport\b", "Urllib3Transport"),
         (r"\bIterable\[(\w+)\] \| AsyncIterable\[\1\]", r"Iterable[\1]"),
-        (r"\bAsync(Claim|Client|Generator|Iterable|Iterator|Transport)\b", r"\1"),
+        (r"\bAsync(Claim|Client|Generator|Iterable|Iterator)\b", r"\1"),
         (r"__a(enter|exit|iter|next)__", r"__\1__"),
         (r"\bpost_all_async\b", "post_all"),
         (r"\b([Tt]he|whole) async client\b", r"\1 sync client"),
@@ -33,25 +36,27 @@ _RULES = [
         (r"on an event loop\b", "in the caller's thread"),
     )
 ]
-_HEADER = "# Generated from async_client.py by tests/generate_sync.py; change it there.\n"
+_HEADER = "# Generated from {} by tests/generate_sync.py; change it there.\n"
 
 
-def generate() -> str:
-    """Return the text of the sync client."""
-    text = SOURCE.read_text(encoding="utf-8")
+def generate(target: Path) -> str:
+    """Return the text of a module of the sync client."""
+    source = target.with_name(f"a{target.name}")
+    text = source.read_text(encoding="utf-8")
     for pattern, replacement in _RULES:
         text = pattern.sub(replacement, text)
     # Imports that became useless or equal go, the rest is put in order.
-    fixed = _ruff("check", "--quiet", "--fix-only", "--select=F401,F811,I", text=text)
-    return _HEADER + _ruff("format", "--quiet", text=fixed)
+    fixed = _ruff("check", "--quiet", "--fix-only", "--select=F401,F811,I", of=target, text=text)
+    return _HEADER.format(source.name) + _ruff("format", "--quiet", of=target, text=fixed)
 
 
-def _ruff(*words: str, text: str) -> str:
+def _ruff(*words: str, of: Path, text: str) -> str:
     ruff = Path(sys.executable).with_name("ruff")
-    command = [str(ruff), *words, "--stdin-filename", str(TARGET), "-"]
+    command = [str(ruff), *words, "--stdin-filename", str(of), "-"]
     done = subprocess.run(command, input=text, stdout=subprocess.PIPE, text=True, check=True)
     return done.stdout
 
 
 if __name__ == "__main__":
-    TARGET.write_text(generate(), encoding="utf-8")
+    for one in TARGETS:
+        one.write_text(generate(one), encoding="utf-8")

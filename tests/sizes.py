@@ -30,7 +30,7 @@ SIZES = {
     "service": Size(13_800, 11_000),
     "api, server, top level": Size(11_300, 8_800),
     "storage": Size(23_600, 20_800),
-    "client": Size(7_550, 7_400),
+    "client": Size(7_400, 7_400),
     "commands": Size(3_500, 3_200),
     "ui": Size(1_900, 1_200),
     "spark": Size(3_550, 3_200),

@@ -165,12 +165,12 @@ def test_a_wrong_password_is_said_so(identity: Keystone) -> None:
         client.post("q", 1)
 
 
-def test_a_catalogue_without_the_service_is_said_so(identity: Keystone) -> None:
-    identity.state.messaging = None
-    with (
-        Client(auth=password(identity)) as client,
-        pytest.raises(ZaqarError, match="no messaging service"),
-    ):
+@pytest.mark.parametrize("region", [None, "elsewhere"])
+def test_a_catalogue_without_the_service_is_said_so(identity: Keystone, region: str | None) -> None:
+    if region is None:
+        identity.state.messaging = None
+    auth = KeystoneAuth(password(identity)._session, region=region)
+    with Client(auth=auth) as client, pytest.raises(ZaqarError, match="no messaging service"):
         client.post("q", 1)
 
 

@@ -17,7 +17,7 @@ from zaqar_lite.client import AsyncClient, Claim, ClaimLost, Client, Unreachable
 from zaqar_lite.client.calls import Request, Response
 from zaqar_lite.client.claims import BaseClaim
 from zaqar_lite.client.steps import Sleep
-from zaqar_lite.client.transports import AsyncTransport
+from zaqar_lite.client.transports import Transport
 
 pytestmark = pytest.mark.anyio
 
@@ -292,13 +292,13 @@ def test_the_blocks_own_error_is_not_hidden_by_a_server_that_is_gone(queue: str)
 class Pausing:
     """A transport that keeps each answer back until it may go on."""
 
-    def __init__(self, transport: AsyncTransport) -> None:
+    def __init__(self, transport: Transport) -> None:
         self.transport = transport
         self.answered = asyncio.Event()
         self.go_on = asyncio.Event()
 
     async def send(self, base: str, request: Request) -> Response:
-        answer = await self.transport.send(base, request)
+        answer: Response = await self.transport.send(base, request)
         self.answered.set()
         await self.go_on.wait()
         return answer

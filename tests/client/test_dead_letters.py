@@ -298,7 +298,8 @@ class WithoutJobs(Transport):
     def send(self, base: str, request: Request) -> Response:
         if request.method == "GET" and "/redrives/" in request.path:
             return Response(404, {}, b"{}")
-        return self._transport.send(base, request)
+        answer: Response = self._transport.send(base, request)
+        return answer
 
     def close(self) -> None:
         self._transport.close()
@@ -313,7 +314,7 @@ class Forgetful(Transport):
         self._lapsed = False
 
     def send(self, base: str, request: Request) -> Response:
-        answer = self._transport.send(base, request)
+        answer: Response = self._transport.send(base, request)
         if not self._lapsed and request.method == "POST" and request.path.endswith("/messages"):
             self._lapsed = True
             self._movable.advance(301)

@@ -12,7 +12,7 @@ from tests.proxy import OldServer
 from tests.server import ServerProcess
 from zaqar_lite.client import AsyncClient, Client
 from zaqar_lite.client.errors import BadRequest
-from zaqar_lite.client.long_polling import Connection, Waiting
+from zaqar_lite.client.long_polling import Connection
 
 pytestmark = pytest.mark.anyio
 
@@ -107,25 +107,6 @@ def test_a_server_that_does_not_wait_is_not_asked_in_a_hot_loop(
         with client.claim(queue, wait=30, poll=0.2) as claim:
             assert [message.body for message in claim] == [1]
         posting.join()
-
-
-@pytest.mark.parametrize(
-    ("asked", "took", "pause"),
-    [(20, 20.0, 0.0), (20, 19.0, 0.0), (20, 0.01, None), (0, 0.01, None)],
-)
-def test_only_an_answer_that_is_early_is_followed_by_a_pause(
-    monkeypatch: pytest.MonkeyPatch, asked: int, took: float, pause: float | None
-) -> None:
-    now = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    waiting = Waiting(60, longest=asked, poll=1)
-    assert waiting.next() == asked
-    now[0] += took
-    found = waiting.pause()
-    assert found is not None
-    assert found == pause if pause is not None else 0 < found <= 2
-    now[0] += 100
-    assert waiting.pause() is None
 
 
 async def test_cancelling_a_claim_that_waits_ends_it_at_once_and_claims_nothing(

@@ -5,9 +5,10 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from zaqar_lite.client.arguments import options_of, several
+from zaqar_lite.client.async_runner import AsyncRunner
 from zaqar_lite.client.calls import Call, Request, Response
-from zaqar_lite.client.claims import AsyncClaim, Claiming
-from zaqar_lite.client.endpoints.claims import Claims
+from zaqar_lite.client.claims import AsyncClaim
+from zaqar_lite.client.endpoints.claims import ClaimOptions, Claims
 from zaqar_lite.client.endpoints.dead_letters import DeadLetters
 from zaqar_lite.client.endpoints.events import Events
 from zaqar_lite.client.endpoints.jobs import Jobs
@@ -17,15 +18,9 @@ from zaqar_lite.client.endpoints.projects import Keys, Quotas
 from zaqar_lite.client.endpoints.queues import Queues, Topics
 from zaqar_lite.client.endpoints.schedules import AsyncSchedules
 from zaqar_lite.client.endpoints.subscriptions import Subscriptions
-from zaqar_lite.client.posting import (
-    Posted,
-    PostOptions,
-    PostSummary,
-    Rejected,
-    post_all_async,
-)
-from zaqar_lite.client.steps import Async
-from zaqar_lite.client.transports import AsyncTransport
+from zaqar_lite.client.long_polling import POLL
+from zaqar_lite.client.posting import Posted, PostOptions, PostSummary, Rejected, post_all_async
+from zaqar_lite.client.transports import Transport
 
 I = TypeVar("I")  # noqa: E741 - an item
 T = TypeVar("T")
@@ -33,7 +28,6 @@ T = TypeVar("T")
 
 class AsyncClient(
     Messages,
-    Claiming[AsyncClaim],
     Claims,
     Queues,
     Topics,
@@ -44,15 +38,14 @@ class AsyncClient(
     Keys,
     Quotas,
     Pools,
-    Async,
+    AsyncRunner,
 ):
     """The async client, for one event loop after another: `async with AsyncClient(...) as client:`.
 
     Without a block, `await client.close()` closes its connections.
     """
 
-    transport: AsyncTransport
-    _claim = AsyncClaim
+    transport: Transport
 
     def _open(self) -> None:
         # Only here: a program with the other client alone need not import this library.
@@ -82,12 +75,39 @@ class AsyncClient(
         return await self._run(self._exchange(call))
 
     async def _send(self, request: Request) -> Response:
-        return await self.transport.send(self.url, request)
+        answer: Response = await self.transport.send(self.url, request)
+        return answer
 
     @property
     def schedules(self) -> AsyncSchedules:
         """The schedules of the project: `put`, `get`, `patch`, `delete`, `list`, `fire`, ..."""
         return AsyncSchedules(self)
+
+    def claim(
+        self,
+        queue: str,
+        *,
+        limit: int = 10,
+        ttl: int = 300,
+        grace: int = 60,
+        details: bool = False,
+        raw: bool = False,
+        renew: bool = True,
+        renew_every: float | None = None,
+        wait: float = 0,
+        poll: float = POLL,
+    ) -> AsyncClaim:
+        """Claim messages for a `with` block; `ClaimOptions` explains the arguments.
+
+        With an async client the block is an `async with`. The claim is renewed in the background.
+        At the end of the block the messages that were processed are deleted and the others
+        released, also when SIGTERM ends the program. A claim of nothing is empty (and false), not
+        an error.
+
+        Raises:
+            ClaimLost: it lapsed meanwhile; someone else may have the messages.
+        """
+        return AsyncClaim(self, queue, options_of(ClaimOptions, locals()))
 
     async def post_all(
         self,

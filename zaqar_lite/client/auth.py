@@ -9,6 +9,7 @@ import ssl
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -263,13 +264,11 @@ class KeystoneAuth:
         return self._url
 
     def _find(self, access: Any) -> str | None:  # noqa: ANN401 - keystoneauth1 ships no types
-        if not access.has_service_catalog():
-            return None
-        catalog = access.service_catalog
+        absent = _keystone("keystoneauth1.exceptions").CatalogException
         where = {"interface": self._interface, "region_name": self._region}
         for service_type in self._service_types:
-            if catalog.get_endpoints(service_type=service_type):
-                url: str = catalog.url_for(service_type=service_type, **where)
+            with suppress(absent):
+                url: str = access.service_catalog.url_for(service_type=service_type, **where)
                 return url
         return None
 

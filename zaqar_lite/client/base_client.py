@@ -1,5 +1,7 @@
 """What the sync and the async client have in common: where the server is, and who is asking."""
 
+import math
+import random
 import ssl
 import time
 import uuid
@@ -16,7 +18,7 @@ from zaqar_lite.client.auth import Auth, KeyAuth, KeystoneAuth, NoAuth
 from zaqar_lite.client.calls import Call, Request, RetryPolicy, exchange
 from zaqar_lite.client.endpoints.requests import Parameter, page_of, with_query
 from zaqar_lite.client.errors import BadRequest, ServerWarning, StatusError, ZaqarError
-from zaqar_lite.client.long_polling import LONGEST, POLL, Connection, Waiting
+from zaqar_lite.client.long_polling import LONGEST, POLL, Connection
 from zaqar_lite.client.serialization import Encoder
 from zaqar_lite.client.steps import Page, Pages, Sleep, Steps
 
@@ -189,27 +191,35 @@ class BaseClient:
     ) -> Steps[T]:
         """Make calls, each told how long to `wait`, until one finds something or time is over.
 
+        A server that does not know `wait` (OpenStack's Zaqar) answers at once that there is
+        nothing: then the next call is made about `poll` seconds later.
+
         Raises:
             TypeError: `seconds` or `poll` is not a number.
             Unreachable: no answer came, or the connection was hung up.
         """
         takes("wait", seconds, Real)
         takes("poll", poll, Real)
-        waiting = Waiting(seconds, longest=self.longest_wait, poll=poll)
+        until = time.monotonic() + seconds
         while True:
+            asked_at = time.monotonic()
             if connection is not None:
-                connection.asked_at = time.monotonic()
+                connection.asked_at = asked_at
+            wait = math.ceil(max(0.0, min(self.longest_wait, until - asked_at)))
             try:
-                found = yield from self._exchange(make(wait=waiting.next()))
+                found = yield from self._exchange(make(wait=wait))
             except BadRequest as error:
-                if not waiting.shorten(error):
+                if not wait or "'wait'" not in (error.description or ""):
                     raise
-                self.longest_wait = waiting.longest
+                self.longest_wait = wait // 2  # the server may allow less
                 continue
-            pause = None if found else waiting.pause()
-            if pause is not None:
-                yield Sleep(pause, connection)
-            if pause is None or (connection is not None and connection.over):
+            now = time.monotonic()
+            if found or now >= until:
+                return found
+            if not wait or now - asked_at < 0.9 * wait:
+                pause = random.uniform(0, 2 * poll)  # noqa: S311 - jitter, not a secret
+                yield Sleep(min(until - now, pause), connection)
+            if connection is not None and connection.over:
                 return found
 
 

@@ -14,27 +14,21 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
-from typing import ClassVar, Generic, Self, TypeVar
+from typing import ClassVar, Self, TypeVar
 
-from zaqar_lite.client.arguments import options_of
+from zaqar_lite.client.async_runner import AsyncPart
 from zaqar_lite.client.base_client import BaseClient, chunks
 from zaqar_lite.client.endpoints import claims, messages
 from zaqar_lite.client.endpoints.claims import ClaimOptions
-from zaqar_lite.client.errors import (
-    BadRequest,
-    ClaimLost,
-    MessageNotFound,
-    Unsupported,
-    ZaqarError,
-)
-from zaqar_lite.client.long_polling import POLL, Connection
+from zaqar_lite.client.errors import BadRequest, ClaimLost, MessageNotFound, Unsupported, ZaqarError
+from zaqar_lite.client.long_polling import Connection
 from zaqar_lite.client.models import Message
 from zaqar_lite.client.settlements import Settled, Settlement
-from zaqar_lite.client.steps import AsyncPart, Background, Do, Sleep, Steps, SyncPart, method
+from zaqar_lite.client.steps import Background, Do, Sleep, Steps, method
+from zaqar_lite.client.sync_runner import SyncPart
 from zaqar_lite.client.termination import Hold, ToTheEnd
 
 T = TypeVar("T")
-C = TypeVar("C")
 
 
 class BaseClaim:
@@ -450,35 +444,3 @@ class AsyncClaim(BaseClaim, AsyncPart):
 
     def _settled_meanwhile(self) -> Steps[None]:
         yield Do(partial(asyncio.gather, *self._sending, return_exceptions=True))
-
-
-class Claiming(BaseClient, Generic[C]):
-    """Claim messages for a block; `C` is the claim of the client."""
-
-    _claim: Callable[[BaseClient, str, ClaimOptions], C]
-
-    def claim(
-        self,
-        queue: str,
-        *,
-        limit: int = 10,
-        ttl: int = 300,
-        grace: int = 60,
-        details: bool = False,
-        raw: bool = False,
-        renew: bool = True,
-        renew_every: float | None = None,
-        wait: float = 0,
-        poll: float = POLL,
-    ) -> C:
-        """Claim messages for a `with` block; `ClaimOptions` explains the arguments.
-
-        With an async client the block is an `async with`. The claim is renewed in the background.
-        At the end of the block the messages that were processed are deleted and the others
-        released, also when SIGTERM ends the program. A claim of nothing is empty (and false), not
-        an error.
-
-        Raises:
-            ClaimLost: it lapsed meanwhile; someone else may have the messages.
-        """
-        return self._claim(self, queue, options_of(ClaimOptions, locals()))

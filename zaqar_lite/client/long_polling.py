@@ -1,4 +1,4 @@
-"""How a call waits for messages: in requests that wait, or by asking again and again.
+"""The connection of a call that waits for messages, and how its wait is ended.
 
 Hanging up ends the wait and loses no message. Closing the connection would lose an answer on its
 way, and its claim would be held until it lapses. So only the sending half is closed. The server
@@ -8,14 +8,9 @@ then sees that nobody waits any more, and closes the connection after the answer
 import asyncio
 import contextlib
 import contextvars
-import math
-import random
 import socket
 import threading
-import time
-from typing import Protocol
-
-from zaqar_lite.client.errors import BadRequest
+from asyncio.trsock import TransportSocket
 
 LONGEST = 20
 """Seconds that one request waits at most: proxies cut what is silent for a minute."""
@@ -23,14 +18,8 @@ POLL = 1.0
 """Seconds between two requests to a server that does not wait."""
 GRACE = 1.0
 """Seconds until the other half is closed too: a proxy in between may not pass the end on."""
-
-
-class Socket(Protocol):
-    """What is needed of a socket, or of what asyncio shows of one."""
-
-    def shutdown(self, how: int, /) -> None:
-        """Close one half of the connection, or both."""
-        ...
+Socket = socket.socket | TransportSocket
+"""A socket, or what asyncio shows of one."""
 
 
 class Connection:
@@ -106,42 +95,3 @@ CURRENT: contextvars.ContextVar[Connection | None] = contextvars.ContextVar(
     "connection", default=None
 )
 """The connection of the request that this thread or task is sending."""
-
-
-class Waiting:
-    """One call's wait of so many seconds, in requests of at most `longest`.
-
-    A server that does not know `wait` (OpenStack's Zaqar) answers at once that there is nothing:
-    then the call sleeps about `poll` seconds before it asks again.
-    """
-
-    def __init__(self, seconds: float, *, longest: int = LONGEST, poll: float = POLL) -> None:
-        self._until = time.monotonic() + seconds
-        self.longest = longest
-        self._poll = poll
-        self._asked = 0
-        self._asked_at = 0.0
-
-    def next(self) -> int:
-        """Return how many seconds the next request shall wait."""
-        self._asked_at = time.monotonic()
-        left = max(0.0, self._until - self._asked_at)
-        self._asked = math.ceil(min(self.longest, left))
-        return self._asked
-
-    def pause(self) -> float | None:
-        """Return the seconds to sleep after an empty answer; None when the time is over."""
-        now = time.monotonic()
-        left = self._until - now
-        if left <= 0:
-            return None
-        if self._asked and now - self._asked_at >= 0.9 * self._asked:
-            return 0.0
-        return min(left, random.uniform(0, 2 * self._poll))  # noqa: S311 - jitter, not a secret
-
-    def shorten(self, error: BadRequest) -> bool:
-        """Return whether to ask again with a shorter wait: the server may allow less."""
-        if not self._asked or "'wait'" not in (error.description or ""):
-            return False
-        self.longest = self._asked // 2
-        return True

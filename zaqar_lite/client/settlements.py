@@ -6,12 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Self
 
 from zaqar_lite.client.arguments import takes, text, whole
-from zaqar_lite.client.errors import (
-    BY_STATUS,
-    ClaimLost,
-    NoDeadLetters,
-    StatusError,
-)
+from zaqar_lite.client.errors import BY_STATUS, ClaimLost, NoDeadLetters, StatusError
 from zaqar_lite.client.models import Message
 
 MAX_REASON = 128

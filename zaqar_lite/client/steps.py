@@ -52,88 +52,37 @@ Pages = Callable[[str | None], Steps[Page[T]]]
 
 
 class Async:
-    """What takes the steps of its methods on an event loop."""
+    """What takes steps on an event loop."""
 
     _auth: Auth
 
+    def __init_subclass__(cls) -> None:
+        _declare(cls)
+
     async def _send(self, request: Any) -> Any:  # noqa: ANN401 - a Request, and a Response
-        """Send a request; return the answer, or `Unreachable`."""
+        """Send a request; return the answer, or raise `Unreachable`."""
         raise NotImplementedError
 
     async def _run(self, steps: Steps[T]) -> T:
         """Take the steps of a method; return its result."""
-        try:
-            step = next(steps)
-            while True:
-                try:
-                    outcome = await step.take_async(self)
-                except BaseException as error:  # noqa: BLE001 - the steps raise it again
-                    step = steps.throw(error)
-                else:
-                    step = steps.send(outcome)
-        except StopIteration as done:
-            result: T = done.value
-            return result
+        raise NotImplementedError
 
-    async def _items(self, pages: Pages[T]) -> AsyncGenerator[T, None]:
-        """Yield the entries of a list page by page."""
-        marker: str | None = None
-        try:
-            while True:
-                page = await self._run(pages(marker))
-                for item in page.items:
-                    yield item
-                marker = page.marker
-                if marker is None:
-                    return
-        finally:
-            if isinstance(pages, Stream):
-                await self._run(pages.close())
+
+class Sync:
+    """What takes steps in the caller's thread."""
+
+    _auth: Auth
 
     def __init_subclass__(cls) -> None:
         _declare(cls)
 
-
-class Sync:
-    """What takes the steps of its methods in the caller's thread."""
-
-    _auth: Auth
-
     def _send(self, request: Any) -> Any:  # noqa: ANN401 - a Request, and a Response
-        """Send a request; return the answer, or `Unreachable`."""
+        """Send a request; return the answer, or raise `Unreachable`."""
         raise NotImplementedError
 
     def _run(self, steps: Steps[T]) -> T:
         """Take the steps of a method; return its result."""
-        try:
-            step = next(steps)
-            while True:
-                try:
-                    outcome = step.take(self)
-                except BaseException as error:  # noqa: BLE001 - the steps raise it again
-                    step = steps.throw(error)
-                else:
-                    step = steps.send(outcome)
-        except StopIteration as done:
-            result: T = done.value
-            return result
-
-    def _items(self, pages: Pages[T]) -> Generator[T, None, None]:
-        """Yield the entries of a list page by page."""
-        marker: str | None = None
-        try:
-            while True:
-                page = self._run(pages(marker))
-                yield from page.items
-                marker = page.marker
-                if marker is None:
-                    return
-        finally:
-            if isinstance(pages, Stream):
-                self._run(pages.close())
-
-    def __init_subclass__(cls) -> None:
-        _declare(cls)
+        raise NotImplementedError
 
 
 class Stream(Generic[T]):
@@ -313,25 +262,3 @@ def _function(
     function.__annotations__ = {**steps.__annotations__, "return": result}
     setattr(function, "__signature__", signature.replace(return_annotation=result))  # noqa: B010 - mypy knows no such attribute
     return function
-
-
-class AsyncPart(Async):
-    """What has its client take the steps of its methods, on an event loop."""
-
-    _client: Any  # an AsyncClient
-
-    async def _run(self, steps: Steps[T]) -> T:
-        """Have the client take the steps."""
-        result: T = await self._client._run(steps)
-        return result
-
-
-class SyncPart(Sync):
-    """What has its client take the steps of its methods, in the caller's thread."""
-
-    _client: Any  # a Client
-
-    def _run(self, steps: Steps[T]) -> T:
-        """Have the client take the steps."""
-        result: T = self._client._run(steps)
-        return result

@@ -7,8 +7,8 @@ from typing import Self, TypeVar
 
 from zaqar_lite.client.arguments import options_of, several
 from zaqar_lite.client.calls import Call, Request, Response
-from zaqar_lite.client.claims import Claim, Claiming
-from zaqar_lite.client.endpoints.claims import Claims
+from zaqar_lite.client.claims import Claim
+from zaqar_lite.client.endpoints.claims import ClaimOptions, Claims
 from zaqar_lite.client.endpoints.dead_letters import DeadLetters
 from zaqar_lite.client.endpoints.events import Events
 from zaqar_lite.client.endpoints.jobs import Jobs
@@ -18,14 +18,9 @@ from zaqar_lite.client.endpoints.projects import Keys, Quotas
 from zaqar_lite.client.endpoints.queues import Queues, Topics
 from zaqar_lite.client.endpoints.schedules import SyncSchedules
 from zaqar_lite.client.endpoints.subscriptions import Subscriptions
-from zaqar_lite.client.posting import (
-    Posted,
-    PostOptions,
-    PostSummary,
-    Rejected,
-    post_all,
-)
-from zaqar_lite.client.steps import Sync
+from zaqar_lite.client.long_polling import POLL
+from zaqar_lite.client.posting import Posted, PostOptions, PostSummary, Rejected, post_all
+from zaqar_lite.client.sync_runner import SyncRunner
 from zaqar_lite.client.transports import Transport
 
 I = TypeVar("I")  # noqa: E741 - an item
@@ -34,7 +29,6 @@ T = TypeVar("T")
 
 class Client(
     Messages,
-    Claiming[Claim],
     Claims,
     Queues,
     Topics,
@@ -45,7 +39,7 @@ class Client(
     Keys,
     Quotas,
     Pools,
-    Sync,
+    SyncRunner,
 ):
     """The sync client, which threads may share: `with Client(...) as client:`.
 
@@ -53,7 +47,6 @@ class Client(
     """
 
     transport: Transport
-    _claim = Claim
 
     def _open(self) -> None:
         # Only here: a program with the other client alone need not import this library.
@@ -83,12 +76,39 @@ class Client(
         return self._run(self._exchange(call))
 
     def _send(self, request: Request) -> Response:
-        return self.transport.send(self.url, request)
+        answer: Response = self.transport.send(self.url, request)
+        return answer
 
     @property
     def schedules(self) -> SyncSchedules:
         """The schedules of the project: `put`, `get`, `patch`, `delete`, `list`, `fire`, ..."""
         return SyncSchedules(self)
+
+    def claim(
+        self,
+        queue: str,
+        *,
+        limit: int = 10,
+        ttl: int = 300,
+        grace: int = 60,
+        details: bool = False,
+        raw: bool = False,
+        renew: bool = True,
+        renew_every: float | None = None,
+        wait: float = 0,
+        poll: float = POLL,
+    ) -> Claim:
+        """Claim messages for a `with` block; `ClaimOptions` explains the arguments.
+
+        With an async client the block is a `with`. The claim is renewed in the background.
+        At the end of the block the messages that were processed are deleted and the others
+        released, also when SIGTERM ends the program. A claim of nothing is empty (and false), not
+        an error.
+
+        Raises:
+            ClaimLost: it lapsed meanwhile; someone else may have the messages.
+        """
+        return Claim(self, queue, options_of(ClaimOptions, locals()))
 
     def post_all(
         self,

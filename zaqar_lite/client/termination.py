@@ -34,7 +34,7 @@ class Termination:
     def __init__(self) -> None:
         self._holders = 0
         self._shields = 0
-        self._requested = False
+        self.requested = False  # whether a signal came during a shield
         self._connection: Connection | None = None
 
     def hold(self) -> bool:
@@ -53,14 +53,9 @@ class Termination:
         self._holders -= 1
         if self._holders == 0:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if self._requested and not self._shields:
-            self._requested = False
+        if self.requested and not self._shields:
+            self.requested = False
             raise SystemExit(EXIT_STATUS)
-
-    @property
-    def requested(self) -> bool:
-        """Whether a signal came during a shield."""
-        return self._requested
 
     @contextlib.contextmanager
     def shield(self, connection: Connection | None = None) -> Iterator[None]:
@@ -78,7 +73,7 @@ class Termination:
 
     def _on_signal(self, *_: object) -> None:
         if self._shields:
-            self._requested = True
+            self.requested = True
             if self._connection is not None:
                 self._connection.hang_up()
         else:

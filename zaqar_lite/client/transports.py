@@ -8,9 +8,9 @@ Why these libraries: see the measurements in api-ref, "The SDK".
 import contextlib
 import ssl
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
-from zaqar_lite.client.calls import Request, Response
+from zaqar_lite.client.calls import Request
 from zaqar_lite.client.errors import Unreachable
 from zaqar_lite.client.long_polling import CURRENT, Connection
 
@@ -20,25 +20,13 @@ _CLOSED = "it closed the connection without an answer"
 
 
 class Transport(Protocol):
-    """Send one request and bring its answer."""
+    """Send requests and bring their answers; with an async client both methods are coroutines."""
 
-    def send(self, base: str, request: Request) -> Response:
-        """Send it; raise `Unreachable` when no answer came."""
+    def send(self, base: str, request: Request) -> Any:  # noqa: ANN401 - a Response
+        """Send one and return its `Response`; raise `Unreachable` when no answer came."""
         ...
 
-    def close(self) -> None:
-        """Close the connections."""
-        ...
-
-
-class AsyncTransport(Protocol):
-    """Send one request and bring its answer, on an event loop."""
-
-    async def send(self, base: str, request: Request) -> Response:
-        """Send it; raise `Unreachable` when no answer came."""
-        ...
-
-    async def close(self) -> None:
+    def close(self) -> Any:  # noqa: ANN401 - None
         """Close the connections."""
         ...
 

@@ -24,6 +24,7 @@ import math
 import random
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -177,17 +178,6 @@ class WorkerOptions:
         decoded = handler if decoder is None else partial(_decoded, decoder, handler)
         return decoded if tracing is None else tracing.around(decoded, is_async=is_async)
 
-    def claim_options(self, wait: float) -> ClaimOptions:
-        """Return how a slot claims; it waits for so many seconds."""
-        return ClaimOptions(
-            limit=self.batch,
-            ttl=self.ttl,
-            grace=self.grace,
-            details=self.details,
-            wait=wait,
-            poll=self.poll,
-        )
-
 
 class Worker:
     """A handler with a queue; made by `worker`. Calling it calls the handler, as a test would."""
@@ -226,27 +216,19 @@ class Worker:
             raise TypeError(message)
         if self.options.must_exist and not client.queue_exists(self.queue):
             raise _absent(self.queue)
-        fatal: list[BaseException] = []
 
-        def work(steps: Steps[None]) -> None:
+        def work(slot: _Slot) -> None:
             try:
-                client._run(steps)
-            except BaseException as error:  # noqa: BLE001 - raised again by the caller's thread
-                fatal.append(error)
+                client._run(slot.work(until_empty=until_empty))
+            except BaseException:
                 self.stop()
+                raise
 
         self._begin(client, threading.Lock(), self._call)
-        threads = [
-            threading.Thread(target=work, args=[slot.work(until_empty=until_empty)])
-            for slot in self._slots
-        ]
-        with stopping_on_signals(self.stop):
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-        if fatal:
-            raise fatal[0]
+        threads = ThreadPoolExecutor(self.options.concurrency, "zaqar-worker")
+        with stopping_on_signals(self.stop), threads:
+            for working in [threads.submit(work, slot) for slot in self._slots]:
+                working.result()
         return self.stats
 
     async def serve(self, client: "AsyncClient", *, until_empty: bool = False) -> WorkerStats:
@@ -392,8 +374,10 @@ class _Slot:
     def work(self, *, until_empty: bool) -> Steps[None]:
         """Return the steps, until the worker stops, or until nothing can be claimed."""
         found, options = until_empty, self._worker.options
+        names = ("ttl", "grace", "details", "poll")
+        given = {"limit": options.batch, **{name: getattr(options, name) for name in names}}
         while not self.stopped.over:
-            claiming = options.claim_options(wait=0 if found else math.inf)
+            claiming = ClaimOptions(**given, wait=0 if found else math.inf)
             claim = BaseClaim(self._client, self._worker.queue, claiming, self.stopped)
             try:
                 if found:

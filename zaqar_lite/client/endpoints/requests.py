@@ -17,13 +17,6 @@ from zaqar_lite.client.steps import Page
 T = TypeVar("T")
 JSON_TYPE = {"Content-Type": "application/json"}
 NO_QUEUE = {404: QueueNotFound}
-_NAMES = {
-    "flavors": "the name of a flavor",
-    "keys": "the id of a key",
-    "pools": "the name of a pool",
-    "quotas": "the id of a project",
-    "schedules": "the name of a schedule",
-}
 Parameter = str | int | bool | None
 PAGE = 20
 """How many messages every server gives and takes at once; Zaqar Lite gives 1,000 who says so."""
@@ -118,10 +111,6 @@ def page_of(key: str, read_entry: Callable[[dict[str, Any]], T]) -> Callable[[Re
     return read
 
 
-def nothing(_: Response) -> None:
-    """Read nothing of an answer: the call has no result."""
-
-
 def path_of(kind: str, name: str, *rest: str) -> str:
     """Return the path of one pool, key or the like, or of what is below it.
 
@@ -129,7 +118,7 @@ def path_of(kind: str, name: str, *rest: str) -> str:
         TypeError: the name is not a string.
         ValueError: the name is empty, and the path would be that of the list.
     """
-    return "/".join(["/v2", kind, segment(name, _NAMES[kind]), *rest])
+    return "/".join(["/v2", kind, segment(name, f"the name or id in {kind}"), *rest])
 
 
 def ask(
@@ -159,7 +148,7 @@ def tell(
     operation: Operation | None = None,
 ) -> Call[None]:
     """Return a call that has no result."""
-    return Call(_request(method, path, sent), nothing, meanings, operation=operation)
+    return Call(_request(method, path, sent), lambda _: None, meanings, operation=operation)
 
 
 def _request(method: str, path: str, sent: object) -> Request:

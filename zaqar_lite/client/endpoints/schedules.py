@@ -5,9 +5,11 @@ from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
+from zaqar_lite.client.async_runner import AsyncPart
 from zaqar_lite.client.base_client import BaseClient
 from zaqar_lite.client.endpoints.requests import ask, path_of, tell
-from zaqar_lite.client.steps import AsyncPart, Pages, Steps, SyncPart, listing, method
+from zaqar_lite.client.steps import Pages, Steps, listing, method
+from zaqar_lite.client.sync_runner import SyncPart
 
 
 class Schedules:
