@@ -34,7 +34,7 @@ SIZES = {
     "commands": Size(3_500, 3_200),
     "ui": Size(1_900, 1_200),
     "spark": Size(3_550, 3_200),
-    "rabbitmq": Size(2_800, 2_600),
+    "rabbitmq": Size(2_600, 2_600),
     "store": Size(800, 500),
     "sqs": Size(1_600, 1_600),
     "bench, push, openstack": Size(1_700, 1_900),

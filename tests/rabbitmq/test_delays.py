@@ -138,10 +138,10 @@ class TestPublisher:
     ) -> None:
         """A key of 5 digits would be confirmed by 4 levels, and its message come too early."""
         with pytest.raises(Unavailable, match="is the topology applied"):
-            await Publisher(connection, Topology(4)).open()
+            await Publisher(connection, Topology(4)).__aenter__()
         await amqp.declare(connection, Topology(4))
         with pytest.raises(Unavailable, match=r"delay\.16\.done.*with 5 bits"):
-            await Publisher(connection, Topology(5)).open()
+            await Publisher(connection, Topology(5)).__aenter__()
 
     async def test_needs_no_right_but_to_write_to_the_ingest_exchange(
         self, host: Host, connection: Connection

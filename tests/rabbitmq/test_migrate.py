@@ -35,7 +35,9 @@ async def test_what_waits_moves_and_keeps_its_time_and_destination(
     await amqp.declare(connection, new)
     async with Publisher(connection, old) as publisher:
         for number in range(20):
-            message = aio_pika.Message(b"", message_id=f"m{number}")
+            message = aio_pika.Message(
+                b"", message_id=f"m{number}", correlation_id="c", reply_to="r", priority=3
+            )
             destination = list(to)[number % 2]
             await publisher.publish(message, delay=5, destination=destination)
     async with connection.channel() as channel:  # nobody said when this one is due
@@ -44,6 +46,12 @@ async def test_what_waits_moves_and_keeps_its_time_and_destination(
     done = await migrate(connection, old, new, quiet=0.2)
     assert (done.moved, done.left) == (20, 1)
     assert sum((await amqp.waiting(connection, new)).values()) == 20
+    async with connection.channel() as channel:
+        levels = [await channel.get_queue(one.name, ensure=False) for one in new.queues]
+        found = [one for queue in levels if (one := await queue.get(fail=False))]
+        assert {(m.correlation_id, m.reply_to, m.priority) for m in found} == {("c", "r", 3)}
+        for one in found:
+            await one.nack()
     async with (
         collecting(connection, "mine") as mine,
         collecting(connection, "theirs") as theirs,

@@ -170,7 +170,7 @@ async def test_what_can_never_be_posted_is_parked_with_the_reason(
     await amqp.declare(connection, TOPOLOGY)
     async with Publisher(connection, TOPOLOGY) as publisher:
         for message_id, (body, headers, _) in wrong.items():
-            message = aio_pika.Message(body, message_id=message_id, headers=headers)
+            message = aio_pika.Message(body, message_id=message_id, headers=headers, type="t")
             await publisher.publish(message)
     await publish_many(connection, queue, bodies)
     async with relaying(host.amqp_url, zaqar.url) as (relay, *_):
@@ -181,7 +181,7 @@ async def test_what_can_never_be_posted_is_parked_with_the_reason(
     assert relay.metrics.parked == {"400": len(wrong)}
     for found in parked:
         body, headers, reason = wrong[str(found.message_id)]
-        assert found.body == body
+        assert (found.body, found.type) == (body, "t")
         assert found.headers["relay-status"] == "400"
         assert reason in str(found.headers["relay-reason"])
         assert headers.items() <= found.headers.items()
@@ -387,10 +387,8 @@ async def test_a_killed_broker_loses_nothing_and_the_relay_stores_nothing_twice(
     confirmed: set[str] = set()
     async with amqp.connected(own_broker.url) as connection:
         await amqp.declare(connection, topology)
-        publisher = Publisher(connection, topology)
-        await publisher.open()
 
-        async def publish(worker: int) -> None:
+        async def publish(publisher: Publisher, worker: int) -> None:
             for number in range(10_000):
                 name = f"{worker}-{number}"
                 try:
@@ -402,9 +400,9 @@ async def test_a_killed_broker_loses_nothing_and_the_relay_stores_nothing_twice(
                 confirmed.add(name)
 
         async with relaying(own_broker.url, zaqar.url, topology=topology) as (relay, *_):
-            async with asyncio.TaskGroup() as group:
+            async with Publisher(connection, topology) as publisher, asyncio.TaskGroup() as group:
                 for worker in range(16):
-                    group.create_task(publish(worker))
+                    group.create_task(publish(publisher, worker))
                 await asyncio.sleep(3)
                 await asyncio.to_thread(own_broker.kill)
             before = relay.metrics.posts["201"]

@@ -28,7 +28,7 @@ TOPOLOGIES = [
 
 
 def parsed(name: str) -> dict[str, Any]:
-    text: dict[str, Any] = hcl2.loads(exports.terraform_files(Topology(4))[name])
+    text: dict[str, Any] = hcl2.loads((MODULE / name).read_text())
     return text
 
 

@@ -9,17 +9,13 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import aio_pika
-from aio_pika.abc import AbstractChannel, AbstractConnection
-from aio_pika.exceptions import (
-    AMQPError,
-    ChannelNotFoundEntity,
-    ChannelPreconditionFailed,
-)
+from aio_pika.abc import AbstractConnection
+from aio_pika.exceptions import AMQPError, ChannelNotFoundEntity, ChannelPreconditionFailed
 from aiormq.exceptions import ChannelAccessRefused, ChannelInvalidStateError
 from yarl import URL
 
 from zaqar_lite.domain.errors import Conflict, Forbidden, Unavailable
-from zaqar_lite.rabbitmq.topology import Binding, Topology
+from zaqar_lite.rabbitmq.topology import Topology
 
 T = TypeVar("T")
 
@@ -72,18 +68,11 @@ async def declare(connection: AbstractConnection, topology: Topology) -> None:
                 queue.name, durable=True, arguments=dict(queue.arguments)
             )
             await _translated(opening, f"queue {queue.name}")
-        for binding in topology.bindings:
-            await _bind(channel, binding)
-
-
-async def _bind(channel: AbstractChannel, binding: Binding) -> None:
-    what = f"binding {binding.source} -> {binding.destination}"
-    if binding.destination_type == "queue":
-        queue = await channel.get_queue(binding.destination, ensure=False)
-        await _translated(queue.bind(binding.source, binding.routing_key), what)
-    else:
-        exchange = await channel.get_exchange(binding.destination, ensure=False)
-        await _translated(exchange.bind(binding.source, binding.routing_key), what)
+        for each in topology.bindings:
+            find = channel.get_queue if each.destination_type == "queue" else channel.get_exchange
+            end = await find(each.destination, ensure=False)
+            binding = end.bind(each.source, each.routing_key)
+            await _translated(binding, f"binding {each.source} -> {each.destination}")
 
 
 async def _translated(work: Awaitable[T], what: str) -> T:

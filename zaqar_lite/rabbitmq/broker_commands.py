@@ -23,7 +23,6 @@ from zaqar_lite.client import (
     Refused,
     RetryPolicy,
     SignedAuth,
-    SignedURL,
     Unauthenticated,
     ZaqarError,
 )
@@ -36,7 +35,7 @@ from zaqar_lite.rabbitmq.commands import say
 from zaqar_lite.rabbitmq.drift import Kind
 from zaqar_lite.rabbitmq.management import Management
 from zaqar_lite.rabbitmq.messages import for_zaqar
-from zaqar_lite.rabbitmq.metrics import served
+from zaqar_lite.rabbitmq.metrics import RelayMetrics, served
 from zaqar_lite.rabbitmq.migrate import Migrated
 from zaqar_lite.rabbitmq.migrate import migrate as move
 from zaqar_lite.rabbitmq.publisher import Publisher
@@ -56,11 +55,7 @@ def apply(arguments: argparse.Namespace, topology: Topology) -> int:
             raise Invalid("AMQP cannot list what is extra; --prune needs --via management")
         if not arguments.dry_run:
             _connected(arguments, lambda connection: amqp.declare(connection, topology))
-        say(
-            f"{'would declare' if arguments.dry_run else 'declared'} "
-            f"{len(topology.exchanges)} exchanges, {len(topology.queues)} queues, "
-            f"{len(topology.bindings)} bindings"
-        )
+        say(f"{'would declare' if arguments.dry_run else 'declared'} {topology}")
         return 0
     with Management(arguments.management_url, vhost=arguments.vhost) as management:
         done = management.apply(topology, prune=arguments.prune, dry_run=arguments.dry_run)
@@ -98,9 +93,8 @@ def verify(arguments: argparse.Namespace, topology: Topology) -> int:
         entries = [{**asdict(each), "drift": each.is_drift} for each in findings]
         say(json.dumps(entries, indent=2, default=dict))
     else:
-        for each in findings:
-            say(f"{each.kind:<10} {each.subject}: {each.detail}")
-        say("drift" if drift else "no drift")
+        lines = [f"{each.kind:<10} {each.subject}: {each.detail}" for each in findings]
+        say(*lines, "drift" if drift else "no drift")
     return 2 if drift else 0
 
 
@@ -115,10 +109,7 @@ def remove(arguments: argparse.Namespace, topology: Topology) -> int:
             arguments,
             lambda connection: amqp.remove(connection, topology, force=arguments.force),
         )
-    say(
-        f"{'would remove' if arguments.dry_run else 'removed'} "
-        f"{len(topology.exchanges)} exchanges and {len(topology.queues)} queues"
-    )
+    say(f"{'would remove' if arguments.dry_run else 'removed'} {topology}")
     return 0
 
 
@@ -147,19 +138,13 @@ def publish(arguments: argparse.Namespace, topology: Topology) -> int:
         raise Invalid(f"the body is not JSON: {error}") from error
     message_id = str(uuid.uuid4()) if arguments.message_id is None else arguments.message_id
     key = topology.routing_key(arguments.delay, arguments.destination)
-    message = for_zaqar(
-        arguments.queue,
-        body,
-        message_id=message_id,
-        ttl=arguments.ttl,
-        project=arguments.project,
-    )
+    ttl, project = arguments.ttl, arguments.project
+    message = for_zaqar(arguments.queue, body, message_id=message_id, ttl=ttl, project=project)
 
     async def work(connection: AbstractConnection) -> None:
         async with Publisher(connection, topology) as publisher:
-            await publisher.publish(
-                message, delay=arguments.delay, destination=arguments.destination
-            )
+            to = arguments.destination
+            await publisher.publish(message, delay=arguments.delay, destination=to)
 
     if arguments.dry_run:
         say(f"would publish {message_id} to {topology.ingest} with key {key}")
@@ -171,12 +156,10 @@ def publish(arguments: argparse.Namespace, topology: Topology) -> int:
 
 def cancel(arguments: argparse.Namespace, topology: Topology) -> int:
     """Cancel a waiting message."""
+    message_id = arguments.message_id
     if not arguments.dry_run:
-        _connected(
-            arguments,
-            lambda connection: cancellations.cancel(connection, topology, arguments.message_id),
-        )
-    say(f"{'would cancel' if arguments.dry_run else 'cancelled'} {arguments.message_id}")
+        _connected(arguments, lambda broker: cancellations.cancel(broker, topology, message_id))
+    say(f"{'would cancel' if arguments.dry_run else 'cancelled'} {message_id}")
     return 0
 
 
@@ -187,54 +170,49 @@ def relay(arguments: argparse.Namespace, topology: Topology) -> int:
     source = topology.targets[arguments.destination]
     try:
         place = contexts.chosen(vars(arguments))
-    except ValueError as error:
+        auth = auth_at(place)
+        pool = AsyncClient(
+            place.url,
+            project=place.project,
+            client_id=place.client_id and uuid.UUID(place.client_id),
+            auth=auth,
+            connections=arguments.prefetch,
+            retries=RetryPolicy(attempts=1),
+            timeout=arguments.timeout,
+            ssl_context=place.tls(),
+        )
+    except (ValueError, OSError, ZaqarError, ImportError) as error:
         raise Invalid(str(error)) from error
     if arguments.dry_run:
         cloud = place.os_cloud and f"where cloud {place.os_cloud} says"
         say(f"would relay queue {source} to {place.url or cloud or DEFAULT_URL}")
         return 0
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    asyncio.run(_relay(arguments, place, topology))
-    return 0
 
-
-async def _relay(arguments: argparse.Namespace, place: contexts.Place, topology: Topology) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    async with AsyncExitStack() as stack:
-        try:
-            auth = auth_at(place)
-            pool = AsyncClient(
-                place.url,
-                project=place.project,
-                client_id=place.client_id and uuid.UUID(place.client_id),
-                auth=auth,
-                connections=arguments.prefetch,
-                retries=RetryPolicy(attempts=1),
-                timeout=arguments.timeout,
-                ssl_context=place.tls(),
+    async def run() -> RelayMetrics:
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(pool)
+            await _check(pool, auth)
+            running = Relay(
+                arguments.amqp_url,
+                topology,
+                sharing(pool, auth),
+                destination=arguments.destination,
+                options=RelayOptions(prefetch=arguments.prefetch),
             )
-        except (ValueError, OSError, ZaqarError, ImportError) as error:
-            raise Invalid(str(error)) from error
-        await stack.enter_async_context(pool)
-        await _check(pool, auth)
-        client_for = sharing(pool, auth)
-        running = Relay(
-            arguments.amqp_url,
-            topology,
-            client_for,
-            destination=arguments.destination,
-            options=RelayOptions(prefetch=arguments.prefetch),
-        )
-        if arguments.metrics_port is not None:
-            port = await stack.enter_async_context(served(running.metrics, arguments.metrics_port))
-            say(f"metrics on http://127.0.0.1:{port}/metrics")
-        say(f"relaying queue {topology.targets[arguments.destination]} to {pool.url}")
-        await running.run(stop)
-    posted = running.metrics.posts["201"]
-    say(f"stopped: {posted} posted, {running.metrics.parked.total()} parked")
+            if arguments.metrics_port is not None:
+                page = served(running.metrics, arguments.metrics_port)
+                say(f"metrics on http://127.0.0.1:{await stack.enter_async_context(page)}/metrics")
+            say(f"relaying queue {source} to {pool.url}")
+            await running.run(stop)
+        return running.metrics
+
+    done = asyncio.run(run())
+    say(f"stopped: {done.posts['201']} posted, {done.parked.total()} parked")
+    return 0
 
 
 async def _check(pool: AsyncClient, auth: Auth | None) -> None:
@@ -270,14 +248,17 @@ def sharing(pool: AsyncClient, auth: Auth | None = None) -> Callable[[str], Asyn
         any project, after a signed permission has expired: Unauthenticated
     """
     own = None if auth is None else (auth.headers() or {}).get("X-Project-ID")
-    signed = auth.signed if isinstance(auth, SignedAuth) else None
+    end = datetime.max.replace(tzinfo=UTC)
+    if isinstance(auth, SignedAuth):
+        end = datetime.fromisoformat(auth.signed.expires)
+        end = end if end.tzinfo else end.replace(tzinfo=UTC)
 
     def client_for(project: str) -> AsyncClient:
         if own is not None and project not in {own, "default"}:
             why = f"the message is of project {project!r}, the relay's login of {own!r}"
             raise Forbidden("Another project", why, status=403)
-        if signed is not None and _is_over(signed):
-            raise Unauthenticated("The signed permission has expired", signed.expires, status=401)
+        if end <= datetime.now(UTC):
+            raise Unauthenticated("The signed permission has expired", str(end), status=401)
         client = AsyncClient(
             pool.url,
             project=project,
@@ -289,8 +270,3 @@ def sharing(pool: AsyncClient, auth: Auth | None = None) -> Callable[[str], Asyn
         return client
 
     return client_for
-
-
-def _is_over(signed: SignedURL) -> bool:
-    end = datetime.fromisoformat(signed.expires)
-    return (end if end.tzinfo else end.replace(tzinfo=UTC)) <= datetime.now(UTC)

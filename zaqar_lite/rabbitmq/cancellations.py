@@ -29,8 +29,6 @@ from zaqar_lite.rabbitmq.topology import Topology
 
 LOG = logging.getLogger(__name__)
 
-Wall = Callable[[], float]
-
 _ARGUMENTS: dict[str, Any] = {
     "x-queue-type": "stream",
     "x-max-length-bytes": 100_000_000,
@@ -42,9 +40,7 @@ _AT_ONCE = 500
 _TIDIED = 10_000
 
 
-async def cancel(
-    connection: AbstractConnection, topology: Topology, message_id: str, *, now: Wall = time.time
-) -> None:
+async def cancel(connection: AbstractConnection, topology: Topology, message_id: str) -> None:
     """Keep the relays from posting what waits, or comes, under an id until its time has passed.
 
     Relays that run have read it within a second; those that start later read it first.
@@ -55,7 +51,7 @@ async def cancel(
     """
     if not message_id:
         raise Invalid("a message is cancelled by its id, which is not empty")
-    until = int(now() * 1000) + topology.maximum * topology.unit_ms + _A_DAY_MS
+    until = int(time.time() * 1000) + topology.maximum * topology.unit_ms + _A_DAY_MS
     try:
         async with connection.channel(publisher_confirms=True, on_return_raises=True) as channel:
             await _stream(channel, topology)
@@ -67,7 +63,7 @@ async def cancel(
 class Cancellations:
     """The ids that a relay does not post."""
 
-    def __init__(self, topology: Topology, *, now: Wall = time.time) -> None:
+    def __init__(self, topology: Topology, *, now: Callable[[], float] = time.time) -> None:
         self._topology = topology
         self._now = now
         self._until: dict[str, int] = {}  # milliseconds since 1970
@@ -154,14 +150,10 @@ class Cancellations:
         if isinstance(until, int) and until > self._now() * 1000:
             self._until[message_id] = until
             if len(self._until) % _TIDIED == 0:
-                self._forget()
+                self._until = {one: end for one, end in self._until.items() if self.has(one)}
         if message_id == self._mark:
             self._read.set()
         await entry.ack()
-
-    def _forget(self) -> None:
-        now = self._now() * 1000
-        self._until = {one: until for one, until in self._until.items() if until > now}
 
 
 async def _stream(channel: AbstractChannel, topology: Topology) -> AbstractQueue:

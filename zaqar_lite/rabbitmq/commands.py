@@ -39,35 +39,37 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
     """Register `delay` and its sub-commands."""
     delay = subparsers.add_parser("delay", help="delays of any length on plain RabbitMQ")
     commands = delay.add_subparsers(dest="delay_command", metavar="COMMAND", required=True)
-    shape, amqp, management = _shape(), _amqp(), _management()
+    shape = _shape()
+    amqp = _address("--amqp-url", "amqp://guest:guest@127.0.0.1:5672/", "amqp", "amqps")
+    management = _address("--management-url", "http://guest:guest@127.0.0.1:15672", "http", "https")
+    management.add_argument("--vhost", default="/")
 
     def add(
-        name: str, run: Command, text: str, *parents: argparse.ArgumentParser
+        name: str, text: str, *parents: argparse.ArgumentParser, run: Command | None = None
     ) -> argparse.ArgumentParser:
+        """Declare a command, which speaks to a broker unless `run` is given."""
         parser = commands.add_parser(name, help=text, description=text, parents=[shape, *parents])
-        parser.set_defaults(run=lambda arguments: _run(run, arguments))
+        parser.set_defaults(run=lambda arguments: _run(run or name, arguments))
         return parser
 
-    def ask(name: str, text: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
-        return add(name, _on_broker(name), text, amqp, *parents)
-
-    add("plan", _plan, "print what a topology consists of")
-    apply = ask("apply", "make what is missing on the broker", management)
+    add("plan", "print what a topology consists of", run=_plan)
+    apply = add("apply", "make what is missing on the broker", amqp, management)
     apply.add_argument("--via", choices=["management", "amqp"], default="management")
     flag(apply, "--prune", "delete what is extra (management)")
-    verify = add("verify", _on_broker("verify"), "compare the broker with the topology", management)
+    verify = add("verify", "compare the broker with the topology", management)
     flag(verify, "--json", "print the findings as JSON")
-    flag(ask("remove", "delete the topology, if no messages wait"), "--force", "lose what waits")
-    migrate = ask("migrate", "move what waits to another topology")
+    remove = add("remove", "delete the topology, if no messages wait", amqp)
+    flag(remove, "--force", "lose what waits")
+    migrate = add("migrate", "move what waits to another topology", amqp)
     migrate.add_argument("--to-prefix", required=True, help="the other topology's, applied before")
     larger = migrate.add_mutually_exclusive_group(required=True)
     duration(larger, "--to-max-delay", "its longest delay", read=seconds)
     larger.add_argument("--to-bits", type=int, help="instead of --to-max-delay")
     migrate.add_argument("--to-unit-ms", type=int, help="its precision; the same by default")
-    export = add("export", _export, "write the topology in another tool's form")
-    export.add_argument("format", choices=["definitions", "terraform", "mermaid", "dot"])
+    export = add("export", "write the topology in another tool's form", run=_export)
+    export.add_argument("format", choices=["definitions", "terraform", "mermaid"])
     export.add_argument("--output", type=Path, help="a file; for terraform a directory")
-    publish = ask("publish", "publish a message for a Zaqar queue")
+    publish = add("publish", "publish a message for a Zaqar queue", amqp)
     publish.add_argument("queue", help="the Zaqar queue")
     publish.add_argument("body", help="JSON, or '-' to read it from standard input")
     duration(publish, "--delay", "for example 90, 36h, 31d", default=0, read=seconds)
@@ -75,50 +77,44 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
     duration(publish, "--ttl", "counted from delivery", default=3600)
     publish.add_argument("--project", default="default")
     publish.add_argument("--destination", default="zaqar")
-    cancel = ask("cancel", "keep a message that waits from being posted")
+    cancel = add("cancel", "keep a message that waits from being posted", amqp)
     cancel.add_argument("message_id", help="its id, as `publish` has printed it")
-    relay = ask("relay", "post due messages to Zaqar until SIGTERM")
+    relay = add("relay", "post due messages to Zaqar until SIGTERM", amqp)
     add_place(relay)
     relay.add_argument("--zaqar-url", dest="url", metavar="URL", help="the same as --url")
     relay.add_argument("--destination", default="zaqar")
     number(relay, "--prefetch", "messages held at most", most=65_535, default=32)
     text = "serve Prometheus' metrics on 127.0.0.1; 0 picks a port"
     number(relay, "--metrics-port", text, least=0, most=65_535)
-    delayed = add("explain", _explain, "show the key and the way of one delay")
+    delayed = add("explain", "show the key and the way of one delay", run=_explain)
     delayed.add_argument("delay", type=seconds, help="for example 13, 36h, 31d")
     delayed.add_argument("--destination", default="zaqar")
 
 
-def _secret(text: str) -> str:
-    """Return an argument, or the content of the file that `@FILE` names.
+def _address(option: str, default: str, *schemes: str) -> argparse.ArgumentParser:
+    """Return a parser of an address, or of `@FILE` with one in it.
 
-    A URL with a password in it would show in the list of processes.
+    An address with a password in it would show in the list of processes. Errors show no password.
     """
-    if not text.startswith("@"):
-        return text
-    try:
-        return Path(text[1:]).read_text(encoding="utf-8").strip()
-    except (OSError, ValueError) as error:
-        raise argparse.ArgumentTypeError(f"cannot read {text[1:]!r}: {error}") from error
-
-
-def _url(*schemes: str) -> Callable[[str], str]:
-    """Return a parser of addresses, or of files with one; its errors show no password."""
 
     def read(text: str) -> str:
-        url = _secret(text)
+        try:
+            url = Path(text[1:]).read_text("utf-8").strip() if text.startswith("@") else text
+        except (OSError, ValueError) as error:
+            raise argparse.ArgumentTypeError(f"cannot read {text[1:]!r}: {error}") from error
         try:
             parts = urlsplit(url)
             valid = parts.scheme in schemes and parts.hostname and parts.port != 0
         except ValueError:  # a port that is none
             valid = False
         if not valid:
-            raise argparse.ArgumentTypeError(
-                f"an address that begins with {schemes[0]}:// is needed"
-            )
+            message = f"an address that begins with {schemes[0]}:// is needed"
+            raise argparse.ArgumentTypeError(message)
         return url
 
-    return read
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument(option, type=read, default=default, help="or @FILE")
+    return parser
 
 
 def _shape() -> argparse.ArgumentParser:
@@ -141,29 +137,6 @@ def _shape() -> argparse.ArgumentParser:
     return parser
 
 
-def _amqp() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument(
-        "--amqp-url",
-        type=_url("amqp", "amqps"),
-        default="amqp://guest:guest@127.0.0.1:5672/",
-        help="or @FILE",
-    )
-    return parser
-
-
-def _management() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument(
-        "--management-url",
-        type=_url("http", "https"),
-        default="http://guest:guest@127.0.0.1:15672",
-        help="or @FILE",
-    )
-    parser.add_argument("--vhost", default="/")
-    return parser
-
-
 def _topology(arguments: argparse.Namespace) -> Topology:
     given = {field.name: getattr(arguments, field.name) for field in fields(Topology)}
     pairs = [text.partition("=") for text in arguments.destinations]
@@ -175,22 +148,16 @@ def _topology(arguments: argparse.Namespace) -> Topology:
     return Topology(**given)
 
 
-def _on_broker(name: str) -> Command:
-    """Return a command that speaks to a broker; its libraries are imported when it runs."""
-
-    def run(arguments: argparse.Namespace, topology: Topology) -> int:
-        commands = import_module("zaqar_lite.rabbitmq.broker_commands")
-        code: int = getattr(commands, name)(arguments, topology)
-        return code
-
-    return run
-
-
-def _run(command: Command, arguments: argparse.Namespace) -> int:
+def _run(command: Command | str, arguments: argparse.Namespace) -> int:
+    """Run a command; what speaks to a broker imports its libraries only now."""
     # The library logs what it also raises as an exception.
     logging.getLogger("aiormq").setLevel(logging.CRITICAL)
     try:
-        return command(arguments, _topology(arguments))
+        topology = _topology(arguments)
+        if isinstance(command, str):
+            broker_commands = import_module("zaqar_lite.rabbitmq.broker_commands")
+            return int(getattr(broker_commands, command)(arguments, topology))
+        return command(arguments, topology)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("zaqar_lite"):
             raise
@@ -207,8 +174,7 @@ def _plan(_: argparse.Namespace, topology: Topology) -> int:
     say(
         f"{topology.bits} bits of {topology.unit_ms} ms: delays of 0..{longest} s, "
         f"{topology.queue_type} queues, {topology.anchor}-anchored keys",
-        f"{len(topology.exchanges)} exchanges, {len(topology.queues)} queues, "
-        f"{len(topology.bindings)} bindings",
+        str(topology),
         "",
         f"{'exchange':<24}{'decides':>8}{'bindings':>10}  queue before it, and its time to live",
     )
@@ -254,12 +220,10 @@ def _export(arguments: argparse.Namespace, topology: Topology) -> int:
         for name in exports.write_terraform(directory, topology, dry_run=arguments.dry_run):
             say(str(directory / name))
         return OK
-    texts: dict[str, Callable[[], str]] = {
-        "definitions": lambda: json.dumps(exports.definitions(topology), indent=2) + "\n",
-        "mermaid": lambda: exports.mermaid(topology),
-        "dot": lambda: exports.dot(topology),
-    }
-    text = texts[arguments.format]()
+    if arguments.format == "mermaid":
+        text = exports.mermaid(topology)
+    else:
+        text = json.dumps(exports.definitions(topology), indent=2) + "\n"
     if output is None:
         sys.stdout.write(text)
     else:

@@ -95,7 +95,7 @@ def compare(topology: Topology, found: Snapshot) -> list[Finding]:
         *_policies(topology, found),
         *_consumers(topology, found),
         *_broker(topology, found),
-        *_notices(topology, found),
+        *_counts(topology, found),
     ]
 
 
@@ -137,23 +137,22 @@ def _entities(
 
 
 def _bindings(topology: Topology, found: Snapshot) -> Iterator[Finding]:
-    present: dict[Binding, Entry] = {}
+    wanted, present = set(topology.bindings), set[Binding]()
+    extra = []
     for entry in found.bindings:
         ends = (entry["source"], entry["destination"], entry["destination_type"])
-        if entry["source"] and not entry["arguments"]:  # "" is the default exchange
-            present[Binding(*ends, entry["routing_key"])] = entry
+        have = Binding(*ends, entry["routing_key"])
+        if have in wanted and not entry["arguments"]:
+            present.add(have)
+        elif harm := _harm(topology, have):
+            call = Call("DELETE", _between(found, have, entry["properties_key"]))
+            extra.append(Finding(Kind.EXTRA, _named(have), harm, call))
     for want in topology.bindings:
         if want not in present:
             body = {"routing_key": want.routing_key, "arguments": {}}
             call = Call("POST", _between(found, want), body)
             yield Finding(Kind.MISSING, _named(want), "is not there", call)
-    wanted = set(topology.bindings)
-    for entry in found.bindings:
-        ends = (entry["source"], entry["destination"], entry["destination_type"])
-        have = Binding(*ends, entry["routing_key"])
-        if (have not in wanted or entry["arguments"]) and (harm := _harm(topology, have)):
-            call = Call("DELETE", _between(found, have, entry["properties_key"]))
-            yield Finding(Kind.EXTRA, _named(have), harm, call)
+    yield from extra
 
 
 def _between(found: Snapshot, binding: Binding, *key: str) -> str:
@@ -187,10 +186,8 @@ def _harm(topology: Topology, binding: Binding) -> str | None:
 
 
 def _policies(topology: Topology, found: Snapshot) -> Iterator[Finding]:
-    for title, policies in (
-        ("policy", found.policies),
-        ("operator policy", found.operator_policies),
-    ):
+    kinds = {"policy": found.policies, "operator policy": found.operator_policies}
+    for title, policies in kinds.items():
         ranked = sorted(policies, key=lambda policy: -int(policy["priority"]))
         for queue in topology.queues:
             applied = next((each for each in ranked if _applies(each, queue.name)), None)
@@ -205,7 +202,7 @@ def _policies(topology: Topology, found: Snapshot) -> Iterator[Finding]:
 
 
 def _applies(policy: Entry, queue: str) -> bool:
-    if policy["apply-to"] == "exchanges" or policy["apply-to"] == "streams":
+    if policy["apply-to"] in {"exchanges", "streams"}:
         return False
     try:
         return re.search(policy["pattern"], queue) is not None
@@ -238,20 +235,21 @@ def _broker(topology: Topology, found: Snapshot) -> Iterator[Finding]:
             )
 
 
-def _notices(topology: Topology, found: Snapshot) -> Iterator[Finding]:
+def _counts(topology: Topology, found: Snapshot) -> Iterator[Finding]:
+    """Report what is parked, and what a level can't hand on."""
     for entry in found.queues:
-        name, count = entry["name"], entry.get("messages", 0)
+        name, count, stuck = entry["name"], entry.get("messages"), entry.get("messages_dlx")
+        subject = f"queue {name}"
         if name == topology.parking and count:
             detail = (
                 f"{count} messages that no binding wanted are parked and will never be due: a "
                 f"publisher of other bits or another destination? A key has {topology.bits} "
                 "digits here. Look at theirs, publish them anew, and purge the queue"
             )
-            yield Finding(Kind.PARKED, f"queue {name}", detail)
+            yield Finding(Kind.PARKED, subject, detail)
         if name == topology.failed and count:
             detail = f"{count} messages could not be posted and are parked; a header says why"
-            yield Finding(Kind.PARKED, f"queue {name}", detail)
-        if entry.get("messages_dlx") and _is_ours(topology, name):
-            count = entry["messages_dlx"]
-            detail = f"{count} messages are being handed on; if that stays, a route is missing"
-            yield Finding(Kind.NOTICE, f"queue {name}", detail)
+            yield Finding(Kind.PARKED, subject, detail)
+        if stuck and _is_ours(topology, name):
+            detail = f"{stuck} messages are being handed on; if that stays, a route is missing"
+            yield Finding(Kind.NOTICE, subject, detail)

@@ -1,4 +1,4 @@
-"""A topology in the forms of other tools: definitions JSON, Terraform, Mermaid and DOT.
+"""A topology in the forms of other tools: definitions JSON, Terraform and Mermaid.
 
 The Terraform module that this package ships computes in HCL what `topology` computes in Python, so
 that it can be used without Python; the tests hold the two together.
@@ -44,16 +44,6 @@ def definitions(topology: Topology) -> dict[str, Any]:
     }
 
 
-def terraform_files(topology: Topology) -> dict[str, str]:
-    """Return file name -> text: the module as it is shipped, and the topology's variables."""
-    module = resources.files("zaqar_lite.rabbitmq").joinpath("terraform")
-    texts = {name: module.joinpath(name).read_text(encoding="utf-8") for name in TERRAFORM_FILES}
-    return {
-        **texts,
-        TERRAFORM_VARIABLES: json.dumps(terraform_variables(topology), indent=2) + "\n",
-    }
-
-
 def terraform_variables(topology: Topology) -> dict[str, object]:
     """Return the module's variables for a topology; host and users are the module's defaults."""
     return {
@@ -70,8 +60,10 @@ def terraform_variables(topology: Topology) -> dict[str, object]:
 
 
 def write_terraform(directory: Path, topology: Topology, *, dry_run: bool = False) -> list[str]:
-    """Write the files into a directory, made if need be; return their names."""
-    texts = terraform_files(topology)
+    """Write the module and the topology's variables into a directory; return the files' names."""
+    module = resources.files("zaqar_lite.rabbitmq").joinpath("terraform")
+    texts = {name: module.joinpath(name).read_text(encoding="utf-8") for name in TERRAFORM_FILES}
+    texts[TERRAFORM_VARIABLES] = json.dumps(terraform_variables(topology), indent=2) + "\n"
     if not dry_run:
         directory.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
@@ -79,53 +71,26 @@ def write_terraform(directory: Path, topology: Topology, *, dry_run: bool = Fals
     return list(texts)
 
 
-def _edges(topology: Topology) -> list[tuple[str, str, str, str]]:
-    """Return (from, to, label, kind) of bindings, dead-lettering and alternates; kind is a style.
+def mermaid(topology: Topology) -> str:
+    """Return a Mermaid flow chart: exchanges are hexagons, queues are boxes.
 
-    An exchange and a queue may share a name, so nodes are named by kind.
+    Thin arrows are bindings, thick ones dead-lettering, dotted ones what has no route.
     """
-    edges = [
-        (f"e {b.source}", f"{b.destination_type[0]} {b.destination}", b.routing_key, "binding")
-        for b in topology.bindings
-    ]
+    # An exchange and a queue may share a name.
+    exchanges = {each.name: f"e{n}" for n, each in enumerate(topology.exchanges)}
+    queues = {each.name: f"q{n}" for n, each in enumerate(topology.queues)}
+    lines = [f'  {node}{{{{"{name}"}}}}' for name, node in exchanges.items()]
+    lines += [f'  {node}["{name}"]' for name, node in queues.items()]
+    for binding in topology.bindings:
+        ends = queues if binding.destination_type == "queue" else exchanges
+        key = binding.routing_key.replace("#", "#35;")  # `#` begins an entity code in Mermaid
+        label = f'|"{key}"|' if key else ""
+        lines.append(f"  {exchanges[binding.source]} -->{label} {ends[binding.destination]}")
     for queue in topology.queues:
         if (after := queue.arguments.get("x-dead-letter-exchange")) is not None:
-            wait = "" if queue.ttl_ms is None else f"after {queue.ttl_ms} ms"
-            edges.append((f"q {queue.name}", f"e {after}", wait, "dead letter"))
-    alternates = [(e.name, e.arguments.get("alternate-exchange")) for e in topology.exchanges]
-    edges += [(f"e {a}", f"e {b}", "no route", "alternate") for a, b in alternates if b]
-    return edges
-
-
-def mermaid(topology: Topology) -> str:
-    """Return a Mermaid flow chart: exchanges are hexagons, queues are boxes."""
-    nodes = {f"e {e.name}": f"e{n}" for n, e in enumerate(topology.exchanges)}
-    nodes |= {f"q {q.name}": f"q{n}" for n, q in enumerate(topology.queues)}
-    lines = ["flowchart LR"]
-    for node, name in nodes.items():
-        text = node[2:]
-        lines.append(f'  {name}{{{{"{text}"}}}}' if node[0] == "e" else f'  {name}["{text}"]')
-    arrows = {"binding": "-->", "dead letter": "==>", "alternate": "-.->"}
-    for start, to, label, kind in _edges(topology):
-        # `#` begins an entity code in Mermaid.
-        text = label.replace("#", "#35;")
-        middle = f'{arrows[kind]}|"{text}"|' if text else arrows[kind]
-        lines.append(f"  {nodes[start]} {middle} {nodes[to]}")
-    return "\n".join(lines) + "\n"
-
-
-def dot(topology: Topology) -> str:
-    """Return a Graphviz digraph: exchanges are hexagons, queues are boxes."""
-    styles = {"binding": "solid", "dead letter": "bold", "alternate": "dotted"}
-    lines = [
-        "digraph delay {",
-        "  rankdir=LR;",
-        *(f'  "e {e.name}" [shape=hexagon, label="{e.name}"];' for e in topology.exchanges),
-        *(f'  "q {q.name}" [shape=box, label="{q.name}"];' for q in topology.queues),
-        *(
-            f'  "{start}" -> "{to}" [label="{label}", style={styles[kind]}];'
-            for start, to, label, kind in _edges(topology)
-        ),
-        "}",
-    ]
-    return "\n".join(lines) + "\n"
+            label = "" if queue.ttl_ms is None else f'|"after {queue.ttl_ms} ms"|'
+            lines.append(f"  {queues[queue.name]} ==>{label} {exchanges[str(after)]}")
+    for each in topology.exchanges:
+        if (other := each.arguments.get("alternate-exchange")) is not None:
+            lines.append(f'  {exchanges[each.name]} -.->|"no route"| {exchanges[str(other)]}')
+    return "\n".join(["flowchart LR", *lines]) + "\n"

@@ -1,8 +1,7 @@
 """Apply a topology to a broker over its management API, which can also list its entities."""
 
 import time
-from collections.abc import Callable, Iterable
-from types import TracebackType
+from collections.abc import Iterable
 from typing import Any, Self
 
 import httpx
@@ -20,22 +19,16 @@ class Management:
     Args:
         url: for example `http://user:password@127.0.0.1:15672`.
         vhost: the virtual host; it must exist.
-        timeout: seconds to wait for an answer.
     """
 
-    def __init__(self, url: str, *, vhost: str = "/", timeout: float = 30.0) -> None:
+    def __init__(self, url: str, *, vhost: str = "/") -> None:
         self.vhost = vhost
-        self._http = httpx.Client(base_url=url, timeout=timeout)
+        self._http = httpx.Client(base_url=url, timeout=30.0)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._http.close()
 
     def verify(self, topology: Topology) -> list[Finding]:
@@ -55,7 +48,6 @@ class Management:
         prune: bool = False,
         dry_run: bool = False,
         settle: float = SETTLE,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> list[Finding]:
         """Create what is missing and, with `prune`, delete what is extra; return what was changed.
 
@@ -73,32 +65,29 @@ class Management:
         chosen = [each for each in findings if each.kind in kinds]
         if not dry_run:
             self._mend(each for each in chosen if each.kind is Kind.MISSING)
-            self._prune([each for each in chosen if each.kind is Kind.EXTRA], settle, sleep)
+            self._prune([each for each in chosen if each.kind is Kind.EXTRA], settle)
         return chosen
 
-    def _prune(self, extra: list[Finding], settle: float, sleep: Callable[[float], None]) -> None:
+    def _prune(self, extra: list[Finding], settle: float) -> None:
         """Delete bindings, then queues that are empty, then exchanges."""
-        by_word: dict[str, list[Finding]] = {"binding": [], "queue": [], "exchange": []}
-        for each in extra:
-            by_word[each.subject.split()[0]].append(each)
-        self._mend(by_word["binding"])
-        if by_word["queue"]:
-            sleep(settle)
-            doomed = {each.subject.split()[1] for each in by_word["queue"]}
+        self._mend(extra, "binding")
+        if doomed := {each.subject for each in extra if each.subject.startswith("queue ")}:
+            time.sleep(settle)
             full = [
-                entry["name"]
-                for entry in self._list("queues", self.vhost)
-                if entry["name"] in doomed
-                and (entry.get("messages", 0) or entry.get("messages_dlx", 0))
+                queue["name"]
+                for queue in self._list("queues", self.vhost)
+                if f"queue {queue['name']}" in doomed
+                and (queue.get("messages") or queue.get("messages_dlx"))
             ]
             if full:
                 raise Conflict(f"messages still wait in {', '.join(full)}; prune again later")
-        self._mend(by_word["queue"])
-        self._mend(by_word["exchange"])
+        self._mend(extra, "queue")
+        self._mend(extra, "exchange")
 
-    def _mend(self, findings: Iterable[Finding]) -> None:
+    def _mend(self, findings: Iterable[Finding], word: str = "") -> None:
+        """Make the calls that mend findings: all, or those whose subject begins with a word."""
         for each in findings:
-            if each.mend is not None:
+            if each.mend is not None and each.subject.startswith(word):
                 self._send(each.mend)
 
     def _snapshot(self) -> Snapshot:

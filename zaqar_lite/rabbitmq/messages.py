@@ -4,7 +4,9 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
+from typing import cast
 
 import aio_pika
 from aio_pika.abc import AbstractIncomingMessage
@@ -42,9 +44,19 @@ _PROJECT = re.compile(rf"[\x21-\x7e]{{1,{MAX_PROJECT_ID}}}")
 _TRACE = re.compile(r"x-(first-|last-)?death(-.*)?|x-delivery-count|x-acquired-count")
 
 
-def is_trace(name: str) -> bool:
-    """Say whether a header is the broker's own record of a message's earlier trip."""
-    return _TRACE.fullmatch(name) is not None
+def copy_of(message: aio_pika.abc.AbstractMessage, **headers: str | int) -> aio_pika.Message:
+    """Return a message to publish (again): persistent, with further headers.
+
+    Left out are the broker's own record of an earlier trip, by which it would take a second one for
+    a loop and drop the message; an expiration, which would end the wait early; and the user id,
+    which must be the publisher's own.
+    """
+    made = cast(aio_pika.Message, copy(message))
+    kept = {name: value for name, value in message.headers.items() if not _TRACE.fullmatch(name)}
+    made.headers = {**kept, **headers}
+    made.delivery_mode = aio_pika.DeliveryMode.PERSISTENT
+    made.expiration = made.user_id = None
+    return made
 
 
 def for_zaqar(
@@ -138,14 +150,8 @@ class ZaqarMessage:
         key = message.message_id
         if not _KEY.fullmatch(key):
             key = hashlib.sha256(key.encode()).hexdigest()
-        return cls(
-            project=project,
-            queue=queue,
-            body=_checked(message.body),
-            ttl=_ttl(message.headers.get(TTL)),
-            key=key,
-            headers=forward or None,
-        )
+        ttl = _ttl(message.headers.get(TTL))
+        return cls(project, queue, _checked(message.body), ttl, key, forward or None)
 
 
 def _checked(body: bytes) -> RawBody:

@@ -1,10 +1,11 @@
 """The counters of a relay, and the page where Prometheus reads them."""
 
-import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+
+from aiohttp import web
 
 LATENESS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 600.0)  # seconds
 
@@ -62,24 +63,18 @@ class RelayMetrics:
 
 
 @asynccontextmanager
-async def served(metrics: RelayMetrics, port: int, host: str = "127.0.0.1") -> AsyncIterator[int]:
+async def served(metrics: RelayMetrics, port: int) -> AsyncIterator[int]:
     """Answer every HTTP request on the port with the metrics; yields the port (0 picks one)."""
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            async with asyncio.timeout(5):
-                await reader.readuntil(b"\r\n\r\n")
-                body = metrics.render().encode()
-                writer.write(
-                    b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\n"
-                    b"Connection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
-                )
-                await writer.drain()
-        except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
-            pass  # the client has disconnected, or did not speak HTTP
-        finally:
-            writer.close()
+    async def answer(_: web.BaseRequest) -> web.Response:
+        return web.Response(
+            text=metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4"}
+        )
 
-    server = await asyncio.start_server(answer, host, port)
-    async with server:
-        yield int(server.sockets[0].getsockname()[1])
+    runner = web.ServerRunner(web.Server(answer, access_log=None))
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        yield int(runner.addresses[0][1])
+    finally:
+        await runner.cleanup()

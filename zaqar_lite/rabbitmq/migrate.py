@@ -8,15 +8,13 @@ published but not acknowledged is delivered twice with one id, and Zaqar stores 
 
 import asyncio
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
-import aio_pika
 from aio_pika.abc import AbstractConnection, AbstractIncomingMessage, AbstractQueue
 from aio_pika.exceptions import ChannelNotFoundEntity
 
 from zaqar_lite.domain.errors import Invalid, Unavailable
-from zaqar_lite.rabbitmq.messages import DUE
+from zaqar_lite.rabbitmq.messages import DUE, copy_of
 from zaqar_lite.rabbitmq.publisher import Publisher
 from zaqar_lite.rabbitmq.topology import Anchor, Topology
 
@@ -38,7 +36,6 @@ async def migrate(
     new: Topology,
     *,
     quiet: float = QUIET,
-    now: Callable[[], float] = time.time,
 ) -> Migrated:
     """Move until all levels of the old topology stay empty for `quiet` seconds.
 
@@ -61,7 +58,7 @@ async def migrate(
         while time.monotonic() - empty_since < quiet:
             for queue in queues:
                 while some := await _take(queue):
-                    moves = [_move(one, old, publisher, now) for one in some]
+                    moves = [_move(one, old, publisher) for one in some]
                     moved = await asyncio.gather(*moves)
                     held += [one for one, gone in zip(some, moved, strict=True) if not gone]
                     done.moved += sum(moved)
@@ -83,25 +80,15 @@ async def _take(queue: AbstractQueue) -> list[AbstractIncomingMessage]:
     return found
 
 
-async def _move(
-    message: AbstractIncomingMessage,
-    old: Topology,
-    publisher: Publisher,
-    now: Callable[[], float],
-) -> bool:
+async def _move(message: AbstractIncomingMessage, old: Topology, publisher: Publisher) -> bool:
     """Move a message; False where the new topology can't take it."""
     due = message.headers.get(DUE)
     if not isinstance(due, int):
         return False
-    copy = aio_pika.Message(
-        message.body,
-        headers=dict(message.headers),
-        content_type=message.content_type,
-        message_id=message.message_id,
-    )
     try:
-        delay = max(0.0, due / 1000 - now())
-        await publisher.publish(copy, delay=delay, destination=destination_of(message, old))
+        delay = max(0.0, due / 1000 - time.time())
+        destination = destination_of(message, old)
+        await publisher.publish(copy_of(message), delay=delay, destination=destination)
     except Invalid:
         return False
     await message.ack()
@@ -111,12 +98,10 @@ async def _move(
 def destination_of(message: AbstractIncomingMessage, old: Topology) -> str:
     """Return the destination in a key: what stands beside its digits."""
     words = (message.routing_key or "").split(".")
-    bits = old.draining_bits or old.bits
-    count = next((n for n in (old.bits, bits) if _are_digits(words, n, old.anchor)), old.bits)
-    rest = words[count:] if old.anchor is Anchor.LEFT else words[: len(words) - count]
+    for count in (old.bits, old.draining_bits or old.bits):
+        split = count if old.anchor is Anchor.LEFT else len(words) - count
+        halves = [words[: max(0, split)], words[max(0, split) :]]
+        digits, rest = halves if old.anchor is Anchor.LEFT else reversed(halves)
+        if len(digits) == count and set(digits) <= {"0", "1"}:
+            break
     return ".".join(rest)
-
-
-def _are_digits(words: list[str], count: int, anchor: Anchor) -> bool:
-    digits = words[:count] if anchor is Anchor.LEFT else words[-count:]
-    return len(digits) == count and set(digits) <= {"0", "1"}

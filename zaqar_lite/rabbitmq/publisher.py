@@ -6,7 +6,7 @@ message on disk. The message id is required, because it is what removes duplicat
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Self
@@ -17,10 +17,10 @@ from aio_pika.exceptions import ChannelNotFoundEntity, DeliveryError, PublishErr
 
 from zaqar_lite.domain.errors import Invalid, Unavailable
 from zaqar_lite.rabbitmq.amqp import LOST
-from zaqar_lite.rabbitmq.messages import DUE, LIMITS, for_zaqar, is_trace
+from zaqar_lite.rabbitmq.messages import DUE, LIMITS, copy_of, for_zaqar
 from zaqar_lite.rabbitmq.topology import Topology, in_seconds
 
-Wall = Callable[[], float]
+CONFIRM_TIMEOUT = 30.0  # seconds
 
 
 class Publisher:
@@ -30,11 +30,9 @@ class Publisher:
 
     Args:
         connection: to the broker.
-        topology: the one that was applied there; if that has grown since, `open` learns it.
+        topology: the one that was applied there; if that has grown since, the block learns it.
         maximum: the longest delay to accept, in seconds, where that is less than the topology's;
             while a topology grows, the old maximum.
-        timeout: seconds to wait for the broker's confirm.
-        now: the wall clock, in seconds since 1970.
     """
 
     def __init__(
@@ -43,25 +41,14 @@ class Publisher:
         topology: Topology,
         *,
         maximum: float | None = None,
-        timeout: float = 30.0,
-        now: Wall = time.time,
     ) -> None:
         self.topology = topology
         self._connection = connection
         self._maximum = topology.maximum if maximum is None else topology.units(maximum)
-        self._timeout = timeout
-        self._now = now
         self._channel: AbstractChannel | None = None
         self._ingest: AbstractExchange | None = None
 
     async def __aenter__(self) -> Self:
-        await self.open()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def open(self) -> None:
         """Open the channel, with confirms, and with returned messages as errors.
 
         It learns from the broker how many digits a key has there: one with fewer would be parked,
@@ -72,24 +59,20 @@ class Publisher:
         Raises:
             Unavailable: the broker has no such topology, or one of fewer bits.
         """
-        self.topology = topology = await self._learned()
-        channel = await self._connection.channel(publisher_confirms=True, on_return_raises=True)
-        try:
-            await channel.get_exchange(topology.level_exchange(topology.bits - 1), ensure=True)
-            self._ingest = await channel.get_exchange(topology.ingest, ensure=True)
-        except ChannelNotFoundEntity as error:
-            raise Unavailable(
-                f"{error}: is the topology applied, with {topology.bits} bits?"
-            ) from error
-        self._channel = channel
-
-    async def _learned(self) -> Topology:
-        """Return the topology with as many bits as the broker's, if that has more."""
-        bits = self.topology.bits
-        while await self._is_there(self.topology.level_exchange(bits)):
+        topology, bits = self.topology, self.topology.bits
+        while await self._is_there(topology.level_exchange(bits)):
             bits += 1
-        # Levels that are drained concern the end exchange only.
-        return self.topology if bits == self.topology.bits else replace(self.topology, bits=bits)
+        for exchange in (topology.level_exchange(bits - 1), topology.ingest):
+            if not await self._is_there(exchange):
+                raise Unavailable(
+                    f"the broker has no exchange {exchange}: is the topology applied, with {bits} "
+                    "bits?"
+                )
+        self.topology = replace(topology, bits=bits)
+        channel = await self._connection.channel(publisher_confirms=True, on_return_raises=True)
+        self._ingest = await channel.get_exchange(topology.ingest, ensure=False)
+        self._channel = channel
+        return self
 
     async def _is_there(self, exchange: str) -> bool:
         async with self._connection.channel() as channel:  # a missing exchange closes it
@@ -99,7 +82,7 @@ class Publisher:
                 return False
         return True
 
-    async def close(self) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Close the channel, not the connection."""
         if self._channel is not None:
             await self._channel.close()
@@ -115,9 +98,8 @@ class Publisher:
     ) -> None:
         """Publish a message that is due in `delay` seconds, or `at` an instant.
 
-        The message is made persistent and gets the header `due-ms`. The `x-death` headers of an
-        earlier trip are stripped: with them the broker takes a second trip for a loop, and drops
-        the message. An instant in the past is due now.
+        What is sent is a persistent copy with the header `due-ms`, without the `x-death` headers of
+        an earlier trip (`copy_of`). An instant in the past is due now.
 
         Raises:
             Invalid: the delay is none, is negative or beyond the maximum; the message has no id,
@@ -128,7 +110,7 @@ class Publisher:
         if at is not None:
             if at.tzinfo is None:
                 raise Invalid("a time to deliver at needs a time zone")
-            delay = max(0.0, at.timestamp() - self._now())
+            delay = max(0.0, at.timestamp() - time.time())
         units = self.topology.units(delay)
         if units > self._maximum:
             most = in_seconds(self._maximum, self.topology.unit_ms)
@@ -138,18 +120,14 @@ class Publisher:
         if message.expiration is not None:
             raise Invalid("expiration would end the wait early; give a ttl to its destination")
         key = self.topology.routing_key(delay, destination)
-        message.headers = {
-            **{name: value for name, value in message.headers.items() if not is_trace(name)},
-            DUE: math.ceil(self._now() * 1000) + units * self.topology.unit_ms,
-        }
-        message.delivery_mode = aio_pika.DeliveryMode.PERSISTENT
-        await self._send(message, key)
+        due = math.ceil(time.time() * 1000) + units * self.topology.unit_ms
+        await self._send(copy_of(message, **{DUE: due}), key)
 
     async def _send(self, message: aio_pika.Message, key: str) -> None:
         if self._ingest is None:
             raise Unavailable("the publisher is not open; use it in an `async with`")
         try:
-            await self._ingest.publish(message, key, mandatory=True, timeout=self._timeout)
+            await self._ingest.publish(message, key, mandatory=True, timeout=CONFIRM_TIMEOUT)
         except PublishError as error:
             raise Unavailable(
                 f"the broker has no queue for {key!r}: is the topology applied, with as many bits?"

@@ -18,26 +18,16 @@ from collections.abc import Callable, Coroutine, Sized
 from dataclasses import dataclass
 from typing import Any, cast
 
-import aio_pika
 import aiormq
-from aio_pika.abc import (
-    AbstractChannel,
-    AbstractConnection,
-    AbstractIncomingMessage,
-)
+from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMessage
 from aio_pika.exceptions import DeliveryError
 
 from zaqar_lite.client import AsyncClient
-from zaqar_lite.client.errors import (
-    BadAnswer,
-    Refused,
-    ServerFault,
-    ZaqarError,
-)
+from zaqar_lite.client.errors import BadAnswer, Refused, ServerFault, ZaqarError
 from zaqar_lite.domain.errors import Invalid, Unavailable
 from zaqar_lite.rabbitmq.amqp import LOST, connected
 from zaqar_lite.rabbitmq.cancellations import Cancellations
-from zaqar_lite.rabbitmq.messages import DUE, FAILED_REASON, FAILED_STATUS, ZaqarMessage, is_trace
+from zaqar_lite.rabbitmq.messages import DUE, FAILED_REASON, FAILED_STATUS, ZaqarMessage, copy_of
 from zaqar_lite.rabbitmq.metrics import RelayMetrics
 from zaqar_lite.rabbitmq.topology import Topology
 
@@ -91,7 +81,6 @@ class Relay:
             `RetryPolicy(attempts=1)`: the relay itself decides when to post again.
         destination: whose queue to consume.
         options: how to behave.
-        metrics: where to count.
     """
 
     def __init__(
@@ -102,11 +91,10 @@ class Relay:
         *,
         destination: str = "zaqar",
         options: RelayOptions | None = None,
-        metrics: RelayMetrics | None = None,
     ) -> None:
         if destination not in topology.targets:
             raise Invalid(f"the topology has no destination {destination!r}")
-        self.metrics = metrics or RelayMetrics()
+        self.metrics = RelayMetrics()
         self._url = url
         self._topology = topology
         self._source = topology.targets[destination]
@@ -216,7 +204,8 @@ class Relay:
                 post = ZaqarMessage.read(message)
                 if await self._deliver(post, message.message_id, ending):
                     await message.ack()
-                    self._note_lateness(message)
+                    if isinstance(due := message.headers.get(DUE), int):
+                        self.metrics.late(time.time() - due / 1000)
                 elif not channel.is_closed:
                     await message.nack(requeue=True)
             except _Cancelled:
@@ -308,17 +297,7 @@ class Relay:
         self, message: AbstractIncomingMessage, channel: AbstractChannel, status: str, reason: str
     ) -> None:
         """Move a message that can never be posted to the queue `failed`, and acknowledge it."""
-        parked = aio_pika.Message(
-            message.body,
-            headers={
-                **{k: v for k, v in message.headers.items() if not is_trace(k)},
-                FAILED_STATUS: status,
-                FAILED_REASON: reason[:1000],
-            },
-            content_type=message.content_type,
-            message_id=message.message_id,
-            delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
-        )
+        parked = copy_of(message, **{FAILED_STATUS: status, FAILED_REASON: reason[:1000]})
         try:
             await channel.default_exchange.publish(
                 parked, self._topology.failed, mandatory=True, timeout=30
@@ -328,11 +307,6 @@ class Relay:
         await message.ack()
         self.metrics.parked[status] += 1
         LOG.warning("message %s parked: %s", message.message_id, reason)
-
-    def _note_lateness(self, message: AbstractIncomingMessage) -> None:
-        due = message.headers.get(DUE)
-        if isinstance(due, int):
-            self.metrics.late(time.time() - due / 1000)
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

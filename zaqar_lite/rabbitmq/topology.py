@@ -92,9 +92,12 @@ def bits_for(maximum: float, *, unit_ms: int = 1000) -> int:
     Raises:
         Invalid: the maximum is no number of seconds, or needs more than RabbitMQ can keep.
     """
+    return max(1, units_for(maximum, unit_ms, 2 ** _most_bits(unit_ms) - 1).bit_length())
+
+
+def _most_bits(unit_ms: int) -> int:
     _check_count("unit_ms", unit_ms)
-    most = (MAX_TTL_MS // unit_ms).bit_length()
-    return max(1, units_for(maximum, unit_ms, 2**most - 1).bit_length())
+    return (MAX_TTL_MS // unit_ms).bit_length()
 
 
 def units_for(delay: float, unit_ms: int, maximum: int) -> int:
@@ -125,40 +128,6 @@ def in_seconds(count: int, unit_ms: int) -> str:
     """Return a number of units as seconds, in decimal."""
     whole, milliseconds = divmod(count * unit_ms, 1000)
     return f"{whole}.{milliseconds:03d}".rstrip("0").rstrip(".")
-
-
-def digits(count: int, bits: int) -> str:
-    """Return a number of units as exactly `bits` binary digits, the greatest first, with dots."""
-    return ".".join(format(count, f"0{bits}b"))
-
-
-def check_destination(destination: str, bits: int, *, outer: int) -> None:
-    """Refuse a destination that is ambiguous beside `bits` digits in a routing key.
-
-    The word with index `outer`, the one farthest from the digits, may be no bare digit:
-    `1.0.0.0.0` could then be a delay of 16 units written for a topology of 4 bits, and would be
-    taken for destination `1` without delay.
-
-    Raises:
-        Invalid: with what is wrong and what may be used.
-    """
-    if not destination:
-        return
-    if not _WORDS.fullmatch(destination):
-        raise Invalid(
-            f"a destination is words of letters, digits, '_' and '-' with dots between them, "
-            f"not {destination!r}"
-        )
-    if (word := destination.split(".")[outer]) in {"0", "1"}:
-        raise Invalid(
-            f"the word {word!r} at the end of the destination {destination!r} reads as a digit of "
-            "the delay; use a letter"
-        )
-    if len(destination) + 2 * bits > MAX_KEY_BYTES:
-        raise Invalid(
-            f"the destination is {len(destination)} bytes; beside {bits} digits a routing key has "
-            f"room for {MAX_KEY_BYTES - 2 * bits}"
-        )
 
 
 def _check_count(name: str, number: int) -> None:
@@ -241,31 +210,25 @@ class Topology:
     draining_bits: int | None = None
 
     def __post_init__(self) -> None:
-        self._check_numbers()
-        self._check_names()
-        if self.anchor is Anchor.LEFT and self.head is not Head.ANY:
-            raise Invalid("a head stands before the digits of right-anchored keys only")
-        if self.draining_bits is not None:
-            if self.anchor is Anchor.LEFT:
-                raise Invalid(
-                    "a left-anchored topology cannot grow while messages are on their way: "
-                    "make a new one under another prefix"
-                )
-            if not 1 <= self.draining_bits < self.bits:
-                raise Invalid(
-                    f"draining_bits is the number of bits before growth, 1..{self.bits - 1}, "
-                    f"not {self.draining_bits}"
-                )
-
-    def _check_numbers(self) -> None:
-        _check_count("unit_ms", self.unit_ms)
         _check_count("bits", self.bits)
-        most = (MAX_TTL_MS // self.unit_ms).bit_length()
-        if self.bits > most:
+        if self.bits > (most := _most_bits(self.unit_ms)):
             raise Invalid(
                 f"{self.bits} bits of {self.unit_ms} ms need a queue with a time to live beyond "
                 f"RabbitMQ's ten years; the most is {most} bits"
             )
+        if self.anchor is Anchor.LEFT and self.head is not Head.ANY:
+            raise Invalid("a head stands before the digits of right-anchored keys only")
+        if self.anchor is Anchor.LEFT and self.draining_bits is not None:
+            raise Invalid(
+                "a left-anchored topology cannot grow while messages are on their way: "
+                "make a new one under another prefix"
+            )
+        if self.draining_bits is not None and not 1 <= self.draining_bits < self.bits:
+            raise Invalid(
+                f"draining_bits is the number of bits before growth, 1..{self.bits - 1}, "
+                f"not {self.draining_bits}"
+            )
+        self._check_names()
 
     def _check_names(self) -> None:
         if (
@@ -277,20 +240,50 @@ class Topology:
                 f"a prefix is 1..{MAX_PREFIX} letters, digits, '_', '-' with dots between words, "
                 f"not beginning with 'amq.': {self.prefix!r}"
             )
-        outer = -1 if self.anchor is Anchor.LEFT else 0
         for destination, queue in self.targets.items():
-            check_destination(destination, self.bits, outer=outer)
-            words = destination.count(".") + 1 if destination else 0
-            if self.head is not Head.ANY and words != len(self.head):
+            words = destination.split(".") if destination else []
+            if self.head is not Head.ANY and len(words) != len(self.head):
                 raise Invalid(
                     f"the head {self.head.value!r} of the ingest exchange does not let the "
                     f"destination {destination!r} through"
                 )
+            if words:
+                # `1.0.0.0.0` could be 16 units for a topology of 4 bits, or destination `1`.
+                outer = words[-1] if self.anchor is Anchor.LEFT else words[0]
+                self._check_destination(destination, outer)
             own = queue.removeprefix(f"{self.prefix}.")
             if not queue or len(queue.encode()) > MAX_KEY_BYTES or queue.startswith("amq."):
                 raise Invalid(f"not a queue's name (1..255 bytes, not 'amq.'): {queue!r}")
             if own != queue and (own.isdigit() or own in {"unroutable", "failed", "cancelled"}):
                 raise Invalid(f"the topology itself has a queue {queue!r}; name another one")
+
+    def _check_destination(self, destination: str, outer: str) -> None:
+        """Refuse a destination that is ambiguous in a key; `outer` is its word far from the digits.
+
+        Raises:
+            Invalid: with what is wrong and what may be used.
+        """
+        if not _WORDS.fullmatch(destination):
+            raise Invalid(
+                "a destination is words of letters, digits, '_' and '-' with dots between them, "
+                f"not {destination!r}"
+            )
+        if outer in {"0", "1"}:
+            raise Invalid(
+                f"the word {outer!r} at the end of the destination {destination!r} reads as a "
+                "digit of the delay; use a letter"
+            )
+        if len(destination) + 2 * self.bits > MAX_KEY_BYTES:
+            raise Invalid(
+                f"the destination is {len(destination)} bytes; beside {self.bits} digits a routing "
+                f"key has room for {MAX_KEY_BYTES - 2 * self.bits}"
+            )
+
+    def __str__(self) -> str:
+        """Count its entities: `7 exchanges, 7 queues, 17 bindings`."""
+        """Say how much it is: `7 exchanges, 7 queues, 17 bindings`."""
+        counts = len(self.exchanges), len(self.queues), len(self.bindings)
+        return "{} exchanges, {} queues, {} bindings".format(*counts)
 
     # --- names -----------------------------------------------------------------------------
 
@@ -409,7 +402,7 @@ class Topology:
         """Yield the end exchange's bindings: exactly the destination, exactly so many digits."""
         for bits in filter(None, (self.bits, self.draining_bits)):
             for destination, queue in self.targets.items():
-                key = self._key(".".join("*" * bits), destination)
+                key = self._key("*" * bits, destination)
                 yield Binding(self.end, queue, "queue", key)
 
     # --- messages --------------------------------------------------------------------------
@@ -436,11 +429,11 @@ class Topology:
         if destination not in self.targets:
             known = ", ".join(map(repr, self.targets))
             raise Invalid(f"there is no destination {destination!r} here, only {known}")
-        return self._key(digits(self.units(delay), self.bits), destination)
+        return self._key(format(self.units(delay), f"0{self.bits}b"), destination)
 
     def _key(self, digits: str, destination: str) -> str:
-        parts = (digits, destination) if self.anchor is Anchor.LEFT else (destination, digits)
-        return ".".join(filter(None, parts))
+        words = [destination] if destination else []
+        return ".".join([*digits, *words] if self.anchor is Anchor.LEFT else [*words, *digits])
 
     def path(self, delay: float) -> tuple[Hop, ...]:
         """Return the waits of a message, first to last: the binary digits of its delay.
