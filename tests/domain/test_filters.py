@@ -12,7 +12,6 @@ from zaqar_lite.domain.filters import (
     MAX_STEPS_IN_ALL,
     Budget,
     FilterIndex,
-    parse,
     parse_filter,
     parse_rules,
 )
@@ -71,7 +70,7 @@ def test_what_a_text_means(text: str, headers: dict[str, str], matches: bool) ->
 )
 def test_an_error_names_its_position(text: str, position: int) -> None:
     with pytest.raises(Invalid, match=rf"position {position}\b"):
-        parse(text)
+        parse_filter(text)
 
 
 @pytest.mark.parametrize(
@@ -152,19 +151,19 @@ def test_rules_and_filters_are_told_apart() -> None:
 )
 def test_a_filter_has_bounds(text: str) -> None:
     with pytest.raises(Invalid, match=r"deep|in a row|too large|longer"):
-        parse(text)
+        parse_filter(text)
 
 
 def test_the_deepest_filter_is_taken() -> None:
-    parse("(" * 15 + "TRUE" + ")" * 15)
+    parse_filter("(" * 15 + "TRUE" + ")" * 15)
     with pytest.raises(Invalid, match="nested more than 16 deep"):
-        parse("(" * 16 + "TRUE" + ")" * 16)
+        parse_filter("(" * 16 + "TRUE" + ")" * 16)
 
 
 def test_a_pattern_has_a_greatest_length() -> None:
-    parse("a LIKE '" + "%" * 256 + "'")
+    parse_filter("a LIKE '" + "%" * 256 + "'")
     with pytest.raises(Invalid, match=r"position 8: a LIKE pattern has at most 256"):
-        parse("a LIKE '" + "%" * 257 + "'")
+        parse_filter("a LIKE '" + "%" * 257 + "'")
 
 
 def test_one_evaluation_has_a_budget() -> None:
@@ -222,7 +221,7 @@ def test_like_means_what_the_regular_expression_means(pattern: str, text: str) -
 @given(st.text(max_size=40))
 def test_any_text_is_a_filter_or_invalid(text: str) -> None:
     try:
-        found = parse(text)
+        found = parse_filter(text)
     except Invalid:
         return
     found({})

@@ -105,6 +105,30 @@ async def test_a_job_follows_a_cancelled_one_whose_process_has_ended(held: Held)
     assert (await held.jobs.get(held.queue, JobAct.REDRIVE, "j")).state == "cancelled"
 
 
+async def test_a_job_that_begins_while_the_one_before_is_put_away_is_run_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(job_runner, "_LOOK_EVERY", 600.0)
+    one, queue, begun = Composed(), QueueRef("p", "letters"), list[Job]()
+    jobs = one.jobs()
+    put_away = jobs.end
+
+    async def end(work: records.Held[Job]) -> None:
+        await put_away(work)
+        if not begun:
+            begun.append(await jobs.begin(queue, JobAct.REDRIVE, ORDER))
+            await asyncio.sleep(0.05)  # its look finds that one of this name still runs
+
+    monkeypatch.setattr(jobs, "end", end)
+    runner = JobRunner(jobs, one.clock, lambda: 0)
+    runner.start()
+    first = await jobs.begin(queue, JobAct.REDRIVE, ORDER)
+    place = Held(queue, jobs, first)
+    await place.ended(first)
+    await place.ended(begun[0])
+    await runner.stop()
+
+
 @pytest.mark.parametrize("held", ["running"], indirect=True)
 async def test_a_job_that_can_not_be_read_holds_up_no_other(held: Held) -> None:
     name = running_name(QueueRef(held.queue.project, "a"), JobAct.REDRIVE)

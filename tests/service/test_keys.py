@@ -13,7 +13,7 @@ from zaqar_lite.service.identity import keys as module
 from zaqar_lite.service.identity import login_throttle
 from zaqar_lite.service.identity.authentication import Credential, Place
 from zaqar_lite.service.identity.keys import Keys
-from zaqar_lite.service.identity.login_throttle import LookupLimits
+from zaqar_lite.service.identity.login_throttle import LookupLimits, site_of
 from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.sql import create
 
@@ -122,3 +122,29 @@ async def test_who_gave_up_waiting_lets_nobody_else_in(monkeypatch: pytest.Monke
             with pytest.raises(TooMany):
                 await asyncio.wait_for(go(), 5)
     await go()
+
+
+async def test_a_key_that_is_disabled_during_its_rotation_has_no_successor() -> None:
+    clock = Clock()
+    management: ManagementStore = create("memory://", clock=clock, options=StoreOptions())[1]
+    other = Keys(management, clock)
+
+    class Disabling(Failing):
+        async def put_record(self, *args: Any, **more: Any) -> Record:
+            if args[0] == module.LISTED:
+                await other.set_disabled(OPERATOR, old.id, True)
+            return await super().put_record(*args, **more)
+
+    old, _ = await other.create(OPERATOR, "p", ["*:*"])
+    keys = Keys(cast(ManagementStore, Disabling(management)), clock)
+    with pytest.raises(Invalid, match="disabled"):
+        await keys.rotate(OPERATOR, old.id, overlap=60)
+    assert [key.id for key in await keys.list_keys(OPERATOR, "p", marker=None, limit=10)] == [
+        old.id
+    ]
+
+
+def test_what_counts_as_one_client() -> None:
+    assert site_of("192.0.2.1") == site_of("::ffff:192.0.2.1") == "192.0.2.1"
+    assert site_of("::ffff:192.0.2.1") != site_of("::ffff:192.0.2.2")
+    assert site_of("2001:db8::1%eth0") == site_of("2001:db8::2") != site_of("2001:db8:0:1::1")

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -223,7 +224,7 @@ class _Killed(BaseException):
     """Ends what runs, wherever it is, as a kill does."""
 
 
-@pytest.mark.parametrize("after", range(7))
+@pytest.mark.parametrize("after", range(6))
 async def test_a_process_that_dies_anywhere_leaves_one_message(
     place: Place, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
@@ -350,6 +351,40 @@ async def test_who_is_slower_posts_nothing(place: Place) -> None:
     await place.schedules.save(one)
     with pytest.raises(RecordChanged):
         await place.schedules.save(other)
+
+
+@pytest.mark.parametrize(
+    ("changed", "killed"),
+    [({"body": "other"}, False), ({"body": "other"}, True), ({"queue": "elsewhere"}, False)],
+)
+async def test_a_change_while_it_is_posted_for_an_instant_posts_no_second_message(
+    place: Place, monkeypatch: pytest.MonkeyPatch, changed: dict[str, str], killed: bool
+) -> None:
+    await place.put(every="1h")
+    original, calls = place.schedules.post, list[str]()
+
+    async def post(project: str, schedule: Schedule, *, keyed: Sequence[int] | None) -> list[str]:
+        ids = await original(project, schedule, keyed=keyed)
+        if not calls:
+            calls.append("changed")
+            await place.schedules.change("p", "s", lambda _: plan(every="1h", **changed))
+            if killed:
+                raise _Killed
+        return ids
+
+    monkeypatch.setattr(place.schedules, "post", post)
+    place.clock.advance(HOUR)
+    with suppress(_Killed):
+        await place.schedulers[0].step()
+    place.clock.advance(10_000)
+    await place.run()
+    elsewhere = await place.messages.stats(QueueRef("p", "elsewhere"))
+    assert (len(await place.posted()), elsewhere.total) == (1, 0)
+    schedule = await place.schedules.get("p", "s")
+    assert (schedule.fired, schedule.failed, schedule.error) == (1, 0, "")
+    place.clock.advance(HOUR)
+    await place.run()
+    assert (await place.schedules.get("p", "s")).fired == 2
 
 
 async def test_a_schedule_that_can_not_be_read_holds_up_no_other(place: Place) -> None:

@@ -39,6 +39,7 @@ from zaqar_lite.service.delivery.outbox import (
 )
 from zaqar_lite.service.delivery.strict_order import KIND, StrictOrder
 from zaqar_lite.service.long_polling import LongPolling
+from zaqar_lite.service.subscriptions import subscriber_cache
 from zaqar_lite.service.subscriptions.subscriber_cache import SubscriberCache
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 from zaqar_lite.storage.base import MessageStore
@@ -294,3 +295,30 @@ async def test_a_topics_message_goes_to_its_queues_in_steps() -> None:
     message = await process.note(note)
     most_at_once = await recorder.most_at_once(deliveries._deliver_new(message))
     assert (len(recorder.sent), most_at_once) == (50, 20)
+
+
+@pytest.mark.parametrize("ending", ["it answered 410", "it was deleted elsewhere"])
+async def test_what_ends_is_sent_nothing_more(ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One piece of work goes through many messages: each is sent by the subscription as it is."""
+    monkeypatch.setattr(subscriber_cache, "_FRESH", 0.0)
+    process = Process()
+    made, now = await process.subscribe(), process.clock.now_ms()
+    elsewhere = Process(process.clock, (process.store, process.management))
+
+    class Ending(Recorder):
+        async def send(self, notification: Notification) -> Answer:
+            if "deleted" in ending:
+                await elsewhere.subscriptions.delete(QUEUE, made)
+            return await super().send(notification)
+
+    receiver = Ending(410 if "410" in ending else 204)
+    notes = [
+        OutboxMessage(name, QUEUE.project, QUEUE.name, now, now + 60_000, 60, msgspec.Raw(b"1"))
+        for name in ("a", "b", "c")
+    ]
+    new = [NewMessage(encode(note), 60_000) for note in notes]
+    own = ordered_queue(QUEUE.project, made)
+    await process.store.post(own, new, client_id="c", version=None)
+    await process.deliver({"http": receiver})._work_on_ordered(QUEUE, made)
+    assert len(receiver.sent) == 1
+    assert (await process.store.stats(own)).total == 0

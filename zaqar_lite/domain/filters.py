@@ -24,6 +24,7 @@ headers, by three-valued logic, within a budget.
 import operator
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from operator import methodcaller
 from typing import Any, Generic, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 from zaqar_lite.domain.errors import Invalid
@@ -295,22 +296,13 @@ class _Token(NamedTuple):
     position: int
 
 
-def parse(text: str) -> Filter | Rules:
-    """Read a filter, or RULES.
-
-    Raises:
-        Invalid: names the position (from 1), what was expected and what was found.
-    """
-    return _Parser(text).expression()
-
-
 def parse_filter(text: str) -> Filter:
     """Read a filter that is no RULES.
 
     Raises:
-        Invalid: as `parse`.
+        Invalid: names the position (from 1), what was expected and what was found.
     """
-    found = parse(text)
+    found = _Parser(text).expression()
     if isinstance(found, Rules):
         raise Invalid("The filter is wrong at position 1: RULES belong into _priority.")
     return found
@@ -320,9 +312,9 @@ def parse_rules(text: str) -> Rules:
     """Read RULES.
 
     Raises:
-        Invalid: as `parse`.
+        Invalid: as `parse_filter`.
     """
-    found = parse(text)
+    found = _Parser(text).expression()
     if not isinstance(found, Rules):
         raise Invalid("The rules are wrong at position 1: expected RULES(condition -> number).")
     return found
@@ -425,14 +417,10 @@ class _Parser:
             is_number = self._tokens[self._next].kind == "number"
             wanted = self._integer(INT64_MIN, INT64_MAX) if is_number else self._text()
             return _compared(name, token.value, wanted)
-        if self._take("STARTS"):
-            self._expect("WITH")
-            start = self._text()
-            return _on_text(name, lambda header: header.startswith(start))
-        if self._take("ENDS"):
-            self._expect("WITH")
-            end = self._text()
-            return _on_text(name, lambda header: header.endswith(end))
+        for word in ("STARTS", "ENDS"):
+            if self._take(word):
+                self._expect("WITH")
+                return _on_text(name, methodcaller(f"{word.lower()}with", self._text()))
         if self._take("IS"):
             negated = self._take("NOT")
             self._expect("NULL")
@@ -450,24 +438,17 @@ class _Parser:
             self._expect(")")
             return _on_text(name, values.__contains__)
         if self._take("LIKE"):
-            pattern = self._text()
-            if len(pattern) > MAX_PATTERN:
-                self._next -= 1
-                self._fail(f"a LIKE pattern has at most {MAX_PATTERN} characters")
-            return _like(name, pattern, self._escape() if self._take("ESCAPE") else "")
+            why = f"a LIKE pattern has at most {MAX_PATTERN} characters"
+            pattern, escape = self._text(range(MAX_PATTERN + 1), why), ""
+            if self._take("ESCAPE"):
+                escape = self._text(range(1, 2), "ESCAPE takes one character")
+            return _like(name, pattern, escape)
         if self._take("BETWEEN"):
             low = self._integer(INT64_MIN, INT64_MAX)
             self._expect("AND")
             high = self._integer(INT64_MIN, INT64_MAX)
             return _on_number(name, lambda header: low <= header <= high)
         return self._fail("expected a comparison after the name")
-
-    def _escape(self) -> str:
-        text = self._text()
-        if len(text) != 1:
-            self._next -= 1
-            self._fail("ESCAPE takes one character")
-        return text
 
     def _name(self) -> str:
         token = self._tokens[self._next]
@@ -479,12 +460,15 @@ class _Parser:
         self._next += 1
         return token.value
 
-    def _text(self) -> str:
+    def _text(self, lengths: range | None = None, why: str = "") -> str:
         token = self._tokens[self._next]
         if token.kind != "text":
             self._fail("expected 'text'")
+        text = token.value[1:-1].replace("''", "'")
+        if lengths is not None and len(text) not in lengths:
+            self._fail(why)
         self._next += 1
-        return token.value[1:-1].replace("''", "'")
+        return text
 
     def _integer(self, least: int, most: int) -> int:
         token = self._tokens[self._next]

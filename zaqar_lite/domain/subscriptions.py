@@ -14,8 +14,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, NamedTuple, Self
 from urllib.parse import unquote, urlsplit
 
-from msgspec import UNSET, Meta, Struct, UnsetType
-from msgspec.structs import astuple
+from msgspec import Meta, Struct
 
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.json_values import read_json
@@ -161,29 +160,22 @@ class Subscription:
         return replace(self, secrets=(Secret(new_secret()), *earlier))
 
 
-class SubscriptionDraft(NamedTuple):
+class SubscriptionDraft(Struct, frozen=True):
     """What a client sends to make a subscription, or to change one; None where it gave nothing."""
 
-    subscriber: str | None = None
+    subscriber: Annotated[str, Meta(min_length=1)] | None = None
     ttl: int | None = None
-    options: Mapping[str, Any] | None = None
+    options: dict[str, Any] | None = None
     disabled: bool | None = None
 
 
-class _Document(Struct):
-    """A draft as it is sent: what is there must not be null, but for the options."""
-
-    subscriber: Annotated[str, Meta(min_length=1)] | UnsetType = UNSET
-    ttl: int | UnsetType = UNSET
-    options: dict[str, Any] | None = None
-    disabled: bool | UnsetType = UNSET
-
-
-_UPSTREAM = (
+_FIELDS = (
     ("options", dict | None, "Options must be a dict."),
     ("ttl", int, "TTL must be an integer."),
+    ("subscriber", str, "The subscriber must be a text."),
+    ("disabled", bool, "'disabled' must be true or false."),
 )
-"""What upstream says, in words that its clients may know."""
+"""What a field may hold that is there, and the words where not: upstream's for the first two."""
 
 
 class _Options(Struct, rename={"sender": "from"}):
@@ -224,16 +216,15 @@ def parse_draft(
         )
     if needs_subscriber and "subscriber" not in document:
         raise Invalid("Missing parameter 'subscriber' in the body.")
-    for name, kind, words in _UPSTREAM:
+    for name, kind, words in _FIELDS:
         if name in document and not isinstance(document[name], kind):
             raise Invalid(words)
-    read: _Document = read_json(document, _Document, "The subscription")
+    read: SubscriptionDraft = read_json(document, SubscriptionDraft, "The subscription")
     if read.options is not None:
         _check_options(read.options)
-    is_long = read.ttl is not UNSET and now_ms // 1000 + read.ttl > _LATEST
-    if is_long or (read.ttl is not UNSET and read.ttl < MIN_TTL):
+    if read.ttl is not None and not MIN_TTL <= read.ttl <= _LATEST - now_ms // 1000:
         raise Invalid(f"TTL must be at least {MIN_TTL} seconds, and end before the year 9999.")
-    return SubscriptionDraft(*(None if one is UNSET else one for one in astuple(read)))
+    return read
 
 
 def check_subscriber(subscriber: str, refused: Mapping[str, str]) -> None:

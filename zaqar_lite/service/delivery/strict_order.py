@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import msgspec
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import NotFound, RecordChanged, Unavailable
+from zaqar_lite.domain.errors import RecordChanged, Unavailable
 from zaqar_lite.domain.models import ListQuery, Message, QueueRef
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.service.delivery.outbox import (
@@ -91,21 +91,16 @@ class StrictOrder:
             del self._at_work[key]
 
     async def _work(self, queue: QueueRef, subscription_id: str) -> int | None:
-        try:
-            subscription = await self.subscriptions.get(queue, subscription_id)
-        except NotFound:
-            await self.messages.purge(ordered_queue(queue.project, subscription_id), forget=True)
-            await self.subscriptions.flags.order(queue, subscription_id, ordered=False)
-            return None
-        state, version = await self._kind.read(queue.project, subscription.name)
-        held = Held(self._kind, queue.project, subscription.name, state or _State(), version)
+        name = f"{queue.name}/{subscription_id}"
+        state, version = await self._kind.read(queue.project, name)
+        held = Held(self._kind, queue.project, name, state or _State(), version)
         now = self.clock.now_ms()
         wait = max(self._holder.wait_for(held.value), held.value.next_at - now)
         if wait > 0:
             return now + wait
         try:
             await self._holder.hold(held, _HELD_MS)
-            return await self._go_on(subscription, held, now + _WORK_MS)
+            return await self._go_on(queue, subscription_id, held, now + _WORK_MS)
         except RecordChanged:
             return now + _RACE_MS
         except Unavailable:
@@ -114,11 +109,18 @@ class StrictOrder:
             raise
 
     async def _go_on(
-        self, subscription: Subscription, held: Held[_State], until: int
+        self, queue: QueueRef, subscription_id: str, held: Held[_State], until: int
     ) -> int | None:
-        ordered = ordered_queue(subscription.queue.project, subscription.id)
+        """Try message after message; the subscription may change or end between two of them."""
+        ordered = ordered_queue(queue.project, subscription_id)
         while messages := await self._first(ordered, _PAGE):
             for message in messages:
+                subscription = await self.subscriptions.subscriber_cache.one(queue, subscription_id)
+                if subscription is None:
+                    await self.messages.purge(ordered, forget=True)
+                    await self.subscriptions.flags.order(queue, subscription_id, ordered=False)
+                    await held.delete()
+                    return None
                 now = self.clock.now_ms()
                 if now >= until:
                     await self._holder.hold(held, 0)

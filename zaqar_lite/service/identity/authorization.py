@@ -114,7 +114,7 @@ class Authorizer:
         Raises:
             Denied: it may not.
         """
-        self._check_posting(principal, metadata.get(_DEAD_LETTERS))
+        self.check_target(principal, metadata.get(_DEAD_LETTERS))
         if metadata.get(FILTER) is not None:
             self.check(principal, _LIST, None)
 
@@ -130,15 +130,19 @@ class Authorizer:
         """
         self.check(principal, _LIST, queue)
         for name in _SUBSCRIPTIONS_QUEUES:
-            self._check_posting(principal, (options or {}).get(name))
+            self.check_target(principal, (options or {}).get(name))
 
-    def check_target(self, principal: Principal, queue: str | None) -> None:
-        """Refuse that messages are moved to a queue, if one is named, that it may not post to.
+    def check_target(self, principal: Principal, queue: object) -> None:
+        """Refuse that messages go to another queue, if one is named, that it may not post to.
 
         Raises:
             Denied: it may not.
         """
-        self._check_posting(principal, queue)
+        if not isinstance(queue, str):
+            return
+        if principal.how is How.SIGNED:
+            raise Denied("a signed URL is for its own queue")
+        self.check(principal, _POST, queue)
 
     def check_share(
         self,
@@ -157,14 +161,6 @@ class Authorizer:
             for method in methods or ("GET",):
                 for access in _SHARED.get((resource, method), others):
                     self.check(principal, access, queue)
-
-    def _check_posting(self, principal: Principal, queue: object) -> None:
-        """Refuse that messages go to another queue, if one is named."""
-        if not isinstance(queue, str):
-            return
-        if principal.how is How.SIGNED:
-            raise Denied("a signed URL is for its own queue")
-        self.check(principal, _POST, queue)
 
     def _by_role(self, roles: frozenset[str], verb: Verb | None) -> bool:
         if verb is None:

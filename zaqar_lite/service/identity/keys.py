@@ -226,18 +226,19 @@ class Keys:
         check_range("'overlap'", overlap, 0, LONGEST_OVERLAP, " seconds")
         old = await self.get(maker, key_id)
         now = self._clock.now_ms()
-        if not old.is_live(now):
-            raise Invalid(f"The key {key_id} is disabled or expired: create a new one.")
         until = now + overlap * 1000
+
+        def end_soon(key: Key) -> Key:
+            if not key.is_live(now):
+                raise Invalid(f"The key {key_id} is disabled or expired: create a new one.")
+            return replace(key, expires_at=min(until, key.expires_at or until))
+
+        end_soon(old)
         new, text = await self._make(
             replace(old, id=secrets.token_hex(8), created_at=now, created_by=maker.user)
         )
         try:
-            await self._change(
-                maker,
-                key_id,
-                lambda key: replace(key, expires_at=min(until, key.expires_at or until)),
-            )
+            await self._change(maker, key_id, end_soon)  # it may have been disabled meanwhile
         except ZaqarLiteError:
             with suppress(Unavailable):  # nobody has seen its secret
                 await self._remove(new)

@@ -69,13 +69,17 @@ class LoginThrottle:
 
 
 def site_of(address: str) -> str:
-    """The address, or the IPv6 site that it is of: what counts as one client."""
+    """The address, or the IPv6 site that it is of: what counts as one client.
+
+    A socket that takes both writes an IPv4 address inside an IPv6 one, all of which have one site.
+    """
     if ":" not in address:
         return address
     try:
-        return str(ipaddress.ip_network(f"{address.partition('%')[0]}/{_IPV6_SITE}", strict=False))
+        known = ipaddress.IPv6Address(address.partition("%")[0])
     except ValueError:
         return address
+    return str(known.ipv4_mapped or ipaddress.ip_network((known, _IPV6_SITE), strict=False))
 
 
 WIDEST = 16

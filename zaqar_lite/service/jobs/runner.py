@@ -137,6 +137,7 @@ class JobRunner(BackgroundWorker):
         try:
             with LoggedErrors(f"a job of {work.name}"):
                 await _Run(self._jobs, self._holder, work, self.is_alone).finish()
+                self._work.wake()  # the next job may have begun under its name
         finally:
             del self._running[work.project, work.name]
 

@@ -9,10 +9,11 @@ instant that its schedule does not name; it is removed when it is found.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from itertools import islice, takewhile
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Raw, Struct
@@ -20,7 +21,9 @@ from msgspec import Raw, Struct
 from zaqar_lite.domain.clock import Clock, read_instant
 from zaqar_lite.domain.errors import (
     Invalid,
+    KeyReused,
     LimitReached,
+    NotFound,
     Unavailable,
     ZaqarLiteError,
 )
@@ -333,13 +336,14 @@ class Schedules:
             drafts = [plan.draft(f"schedule-{key}") for key in keys]
         ids = []
         for draft in drafts:
-            receipt = await self._messages.post(
-                QueueRef(project, plan.queue),
-                [draft],
-                size=len(draft.body),
-                client_id=CLIENT_ID,
-            )
-            ids += [posted.id for posted in receipt.posted]
+            with suppress(KeyReused):  # it was posted before the plan was changed
+                receipt = await self._messages.post(
+                    QueueRef(project, plan.queue),
+                    [draft],
+                    size=len(draft.body),
+                    client_id=CLIENT_ID,
+                )
+                ids += [posted.id for posted in receipt.posted]
         return ids
 
     def shown_instants(self, schedule: Schedule) -> list[int]:
@@ -357,6 +361,19 @@ class Schedules:
         await self._add_entry(held.project, held.value)
         await held.save()
         self.wake_scheduler()
+
+    async def note_posted(
+        self, project: str, schedule: Schedule, done: Mapping[str, object]
+    ) -> None:
+        """Note in a schedule that was posted what is `done`, also if its plan changed meanwhile."""
+
+        def note(found: Schedule) -> Schedule:
+            if (found.created_at, found.firing) != (schedule.created_at, schedule.firing):
+                return found  # it was made anew, or another process was faster
+            return msgspec.structs.replace(found, **done)
+
+        with suppress(NotFound):
+            await self._kind.change(project, schedule.name, note)
 
     async def _add_entry(self, project: str, schedule: Schedule) -> None:
         if schedule.due_at != NEVER:
@@ -456,7 +473,7 @@ class Scheduler(BackgroundWorker):
         if schedule.firing:
             if 0 <= now - schedule.firing_since < _POSTING_MS:
                 return False
-            await self._post(due, held, again=True)
+            await self._post(due, schedule, again=True)
         elif schedule.due_at < due.at:
             return False  # an earlier entry of the schedule comes first
         elif schedule.due_at > due.at:
@@ -475,7 +492,7 @@ class Scheduler(BackgroundWorker):
         schedule.firing, schedule.firing_since = instants, now
         await self._schedules.save(held)
         if instants:
-            await self._post(due, held)
+            await self._post(due, schedule)
         else:
             await self._remove_passed(due, schedule)
 
@@ -484,28 +501,23 @@ class Scheduler(BackgroundWorker):
         if schedule.due_at != due.at:
             await self._schedules.remove_entry(due)
 
-    async def _post(self, due: DueEntry, held: Held[Schedule], *, again: bool = False) -> None:
+    async def _post(self, due: DueEntry, schedule: Schedule, *, again: bool = False) -> None:
         """Post for the instants that the record names, and note in the record that it is done."""
-        schedule = held.value
         instants = schedule.firing
+        count, done = len(instants), dict[str, Any](last_at=instants[-1], firing=[])
         if again and self._clock.now_ms() - schedule.firing_since >= self._window_ms:
-            schedule.missed += len(instants)
-            schedule.uncertain += len(instants)
+            done["missed"] = schedule.missed + count
+            done["uncertain"] = schedule.uncertain + count
         else:
             try:
-                schedule.last_ids = await self._schedules.post(
-                    due.project, schedule, keyed=instants
-                )
+                ids = await self._schedules.post(due.project, schedule, keyed=instants)
             except Unavailable:
                 raise
             except ZaqarLiteError as exc:
-                schedule.failed += len(instants)
-                schedule.error = str(exc)[:512]
+                done |= {"failed": schedule.failed + count, "error": str(exc)[:512]}
             else:
-                schedule.fired += len(instants)
-                schedule.error = ""
-        schedule.last_at, schedule.firing = instants[-1], []
-        await self._schedules.save(held)
+                done |= {"fired": schedule.fired + count, "error": "", "last_ids": ids}
+        await self._schedules.note_posted(due.project, schedule, done)
         await self._remove_passed(due, schedule)
 
     async def _last_is_there(self, due: DueEntry, schedule: Schedule) -> bool:
