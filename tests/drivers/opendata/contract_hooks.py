@@ -58,14 +58,14 @@ async def check_database(db: Database) -> None:
     await db.write(_write_queues)
     anew = Beside().open()
     loading = Loading(db.engine, anew, db.clock, await read_own(db.engine, db.clock))
-    await loading.load()
-    anew.execute("DELETE FROM body WHERE holders = 0")
+    await loading.read()
+    await loading.finish()
     try:
         assert not loading.damages
         now = db.clock.now_ms()
         assert snapshot(anew, now) == snapshot(db.connection, now)
-        assert loading.ids.secret == db.ids.secret
-        assert loading.block_end > db._position
+        assert loading.own.ids.secret == db.ids.secret
+        assert loading.own.block_end > db._position
         await _check_nothing_is_left(db)
     finally:
         anew.close()

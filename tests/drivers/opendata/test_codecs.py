@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from tests.drivers.opendata.rfc import (
     Config,
@@ -92,16 +91,19 @@ origins = st.builds(
     st.none() | consumers, names, u8,
 )  # fmt: skip
 extras = st.builds(
-    lambda fields: active.Extra(**fields),
+    lambda fields, origin: (
+        active.Extra(**fields) if origin is None else active.Extra(**fields).with_origin(origin)
+    ),
     st.fixed_dictionaries(
         {},
         optional={
-            "ttl_ms": i64, "position": u64, "renamed": st.booleans(), "last_claim": uuids,
-            "shared": st.booleans(), "parked": st.booleans(), "origin": origins,
+            "ttl_ms": i64, "position": u64, "renamed": st.just(True), "last_claim": uuids,
+            "shared": st.just(True), "parked": st.just(True),
         },
     ),
+    st.none() | origins,
 )  # fmt: skip
-held_extras = st.builds(replace, extras, visible_at=i64, deadline=i64)
+held_extras = st.builds(lambda extra, held: extra._replace(held=held), extras, st.tuples(i64, i64))
 rows = st.lists(st.tuples(st.integers(0, 9) | u64, u8, i64, i64, u16), max_size=20)
 
 
@@ -131,7 +133,7 @@ def test_active_pages(available: list[Any], in_flight: list[Any], data: st.DataO
 def test_what_a_claimed_message_keeps(
     visible_at: int, deadline: int, message_id: int, ttl_ms: int | None
 ) -> None:
-    extra = active.Extra(visible_at=visible_at, deadline=deadline, ttl_ms=ttl_ms)
+    extra = active.Extra((visible_at, deadline), ttl_ms)
     data = active.encode_active(
         (), (message_id, 0, 0, 0, 0), [active.encode_extra(message_id, extra)]
     )
@@ -178,7 +180,7 @@ def test_an_attempt(attempt: Attempt) -> None:
 @given(
     st.builds(
         records.ClaimRecord, i64, st.integers(0, 1 << 41), st.integers(0, 1 << 41), consumers,
-        st.lists(u64, max_size=20),
+        st.lists(u64, max_size=20).map(tuple),
     )
 )  # fmt: skip
 def test_claims(claim: records.ClaimRecord) -> None:

@@ -18,7 +18,7 @@ import apsw
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.domain.models import StoreOptions
-from zaqar_lite.storage.opendata.engine import Unreadable
+from zaqar_lite.storage.opendata.engine import Batch, Unreadable
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.bookkeeping import BLOCK, STATE
 from zaqar_lite.storage.opendata.ids import Ids
@@ -26,7 +26,7 @@ from zaqar_lite.storage.opendata.loading import Loading
 from zaqar_lite.storage.opendata.opening import read_own
 from zaqar_lite.storage.opendata.pages import SCHEMA
 from zaqar_lite.storage.opendata.recorder import Encoding, Recorder
-from zaqar_lite.storage.opendata.routing import replay
+from zaqar_lite.storage.opendata.routing import route
 from zaqar_lite.storage.sql import batches, database
 from zaqar_lite.storage.sql.place import InRam, connect, make_tables
 
@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 BLOCK_SIZE = 4_096
 """Ids of a block, at least."""
 _CACHE_KIB = 65_536
+_STEP = 1_000
+"""Records of earlier versions that one batch deletes."""
 _HOLDERS = 500
 """Those who hold messages that closing records in one batch."""
 
@@ -72,8 +74,6 @@ class Database(database.Database):
         self._block_end = self._next_end = 0
         self._encoding: Encoding | None = None
         self._recorder: Recorder | None = None
-        self._loading: Loading | None = None
-        self._replaying = asyncio.Lock()
         self._holds = 0
         self._released = asyncio.Event()
 
@@ -103,28 +103,6 @@ class Database(database.Database):
 
     # -- opening and closing --
 
-    async def open(self) -> None:
-        """Open the engine and fill the tables, for the first of the stores that opens.
-
-        Raises ConfigurationError: the store can't be opened; says what to do.
-        """
-        await super().open()
-        async with self._replaying:
-            loading = self._loading
-            if loading is None:
-                return
-            try:
-                last = self.execute("SELECT max(id) FROM logged").get
-                self._position = max(self._position, last or 0)  # of another writer
-                await replay(self, loading)
-                self._loading = None
-                if loading.is_behind:
-                    await self.write(lambda _: None)
-                self._tidy()
-            except BaseException:
-                await self.close()
-                raise
-
     async def close(self) -> None:
         """Close the engine, for the last of the stores that closes; it records who holds what."""
         if self._users == 1:
@@ -136,36 +114,48 @@ class Database(database.Database):
     async def _open_place(self) -> apsw.Connection:
         await self.engine.open()
         try:
-            connection, self._loading = await self._load()
+            return await self._load()
         except BaseException:
+            self._let_tables_go()
             await self.engine.close()
             raise
-        return connection
 
-    async def _load(self) -> tuple[apsw.Connection, Loading]:
+    async def _load(self) -> apsw.Connection:
+        """Fill tables from the records, and write what these lack beside them.
+
+        Raises ConfigurationError: a record can't be read; Unavailable: the engine failed.
+        """
         connection = self.place.open()
         try:
             own = await read_own(self.engine, self.clock)
             loading = Loading(self.engine, connection, self.clock, own)
-            await loading.load()
+            await loading.read()
+            await route(loading)
+            await loading.finish()
         except Unreadable as exc:
             why = f"The store can't be opened. {exc} It is kept as it is: restore it from a backup."
             raise ConfigurationError(why) from exc
-        self.ids, self._block_end = loading.ids, loading.block_end
-        self.damages, self.log = loading.damages, loading.log
-        recorder = self._recorder = Recorder(connection, self.clock, loading.ids, loading.log)
-        recorder.histories = loading.histories
-        recorder.again, recorder.stale = loading.again, loading.stale
-        return connection, loading
+        self.ids, self.log, self.damages = own.ids, own.log, loading.damages
+        self._block_end = own.block_end
+        self._recorder = Recorder(connection, self.clock, own.ids, own.log, loading.histories)
+        if loading.is_behind:
+            puts, deletes = await self._recorder.repair(loading.again, loading.stale)
+            puts = {**puts, **loading.puts, **self._own_records(loading.position)}
+            await self.engine.commit(Batch(puts, deletes))
+            self._block_end = self._next_end
+        for start in range(0, len(loading.deletes), _STEP):
+            await self.engine.commit(Batch({}, loading.deletes[start : start + _STEP]))
+        return connection
 
-    def _tidy(self) -> None:
-        """Drop what only the loading needed; the records stay as they are."""
-        if self._recorder is not None:
-            self._recorder.close()
-            self._recorder.connection.execute(
-                "DROP TABLE logged; DELETE FROM body WHERE holders = 0"
-            )
-            self._recorder.follow()
+    def _own_records(self, position: int) -> dict[bytes, bytes]:
+        """What a batch says of the store itself, whose last id is `position`."""
+        own = {keys.STATE: STATE.encode(position + 1, self.clock.now_ms(), self.ids.secret)}
+        self._next_end = self._block_end
+        if position >= self._block_end:
+            size = max(BLOCK_SIZE, position + 1 - self._block_end)
+            own[keys.ID_BLOCK] = own[keys.LOG_BLOCK] = BLOCK.encode(self._block_end, size)
+            self._next_end += size
+        return own
 
     async def _reopen_place(self) -> apsw.Connection:
         if self._is_closing or self.engine.is_fenced:
@@ -174,11 +164,9 @@ class Database(database.Database):
         await self.engine.close()
         try:
             await self.engine.open()
-            connection, _ = await self._load()
+            return await self._load()
         except ConfigurationError as exc:
             raise Unavailable("The store can't be opened.", detail=str(exc)) from exc
-        self._tidy()
-        return connection
 
     def _stalled(self) -> Unavailable:
         return Unavailable(
@@ -197,8 +185,8 @@ class Database(database.Database):
     def _let_tables_go(self) -> None:
         if self._recorder is not None:
             self._recorder.close()
+            self._recorder.connection.close(force=True)
             self._recorder = None
-            self.connection.close(force=True)
 
     # -- batches --
 
@@ -251,14 +239,7 @@ class Database(database.Database):
             logger.exception("a batch can't be written")
             self.fail_batch(Unavailable("The store can't write this; try again."))
         else:
-            self._next_end = self._block_end
-            if self._position >= self._block_end:
-                size = max(BLOCK_SIZE, self._position + 1 - self._block_end)
-                block = BLOCK.encode(self._block_end, size)
-                self._next_end += size
-                encoding.puts[keys.ID_BLOCK] = encoding.puts[keys.LOG_BLOCK] = block
-            routed = self._position + 1 if self._loading is None else self._loading.routed
-            encoding.puts[keys.STATE] = STATE.encode(routed, self.clock.now_ms(), self.ids.secret)
+            encoding.puts |= self._own_records(self._position)
             self._encoding = encoding
 
     def _commit(self) -> batches.Batch | None:

@@ -8,7 +8,7 @@ import asyncio
 import json
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -20,7 +20,7 @@ from zaqar_lite.domain.groups import group_of
 from zaqar_lite.domain.ids import MAX_POSITION, new_claim_id
 from zaqar_lite.domain.metadata import FILTER, dead_letter_target
 from zaqar_lite.domain.yielding import Slices
-from zaqar_lite.storage.opendata.engine import Batch, Damage, Unreadable
+from zaqar_lite.storage.opendata.engine import Damage, Unreadable
 from zaqar_lite.storage.opendata.format import (
     CodecError,
     after_prefix,
@@ -28,7 +28,13 @@ from zaqar_lite.storage.opendata.format import (
     keys,
     records,
 )
-from zaqar_lite.storage.opendata.format.active import Extra, encode_extra, read_active, rows_of_five
+from zaqar_lite.storage.opendata.format.active import (
+    NO_EXTRA,
+    Extra,
+    encode_extra,
+    read_active,
+    rows_of_five,
+)
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.ids import number_in
 from zaqar_lite.storage.opendata.opening import Own
@@ -49,8 +55,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 _RFC_ATTEMPTS = 10
 """The length of the RFC's own key of attempts; ours has the queue behind it."""
-_STEP = 1_000
-"""Records of earlier versions that one batch deletes."""
 _Known: TypeAlias = tuple[int, str | None, str | None]
 """When a message came, from which client, and its headers."""
 _TOGETHER = b"t"
@@ -95,23 +99,28 @@ UPDATE queue SET ended = c.ended
 UPDATE queue SET sweep_at = 0 WHERE ready + delayed + leased + parked + keys + ended > 0;
 DELETE FROM queue WHERE version = 0 AND ready + delayed + leased + parked + keys + ended = 0;
 INSERT INTO project SELECT project, count(*) FROM queue WHERE version > 0 GROUP BY project;
+UPDATE counter SET number = ?, position = ?, version = ?, instant = ?;
+DELETE FROM body WHERE holders = 0;
+DROP TABLE logged; DROP TABLE ended; DROP INDEX by_id; COMMIT;
 """
 
 
 class Numbers(NamedTuple):
-    """The numbers of a queue in the tables: its own, and that of what it holds."""
+    """A queue by its id, and its numbers in the tables: its own, and that of what it holds."""
 
+    raw: bytes
     own: int
     content: int
 
 
 class Loading:
-    """One reading of a store into empty tables.
+    """One reading of a store into empty tables: `read`, routing, `finish`.
 
-    `damages` name what can't be read. `lost` has the numbers of messages whose payload can't be
-    handed out, and why. `again` are rows whose pages must be written although nothing changed, by
-    content; `stale` are keys of records that the next batch deletes; `puts` and `deletes` are what
-    becomes of records of earlier versions. `queues` are by their ids.
+    `position` is the last id that is taken. `damages` name what can't be read, and `lost` has the
+    numbers of messages whose payload can't be handed out, and why. With the next batch `puts` are
+    written and `stale` records deleted, and so are the pages of the rows in `again`, by content,
+    although these rows have not changed; after it `deletes` go, which earlier versions left.
+    `histories` are the numbers in keys of attempts that these gave.
     """
 
     def __init__(
@@ -119,32 +128,32 @@ class Loading:
     ) -> None:
         self.engine = engine
         self.connection = connection
+        self.own = own
         self.now = clock.now_ms()
-        self.ids, self.routed, self.block_end, self.log = own
+        self.position = own.block_end - 1
         self.damages: list[str] = []
         self.lost: dict[int, str] = {}
         self.puts: dict[bytes, bytes] = {}
-        self.deletes: list[bytes] = []
         self.stale: list[bytes] = []
         self.again: dict[int, set[int]] = defaultdict(set)
+        self.deletes: list[bytes] = []
         self.histories: dict[bytes, int] = {}
-        self.kept_ids: dict[int, bytes] = {}
-        self.queues: dict[bytes, Numbers] = {}
+        self.slices = Slices()
+        self._kept_ids: dict[int, bytes] = {}
+        self._queues: dict[bytes, Numbers] = {}
         self._claims: dict[tuple[bytes, bytes], records.ClaimRecord] = {}
         self._holders: dict[tuple[bytes, int], bytes] = {}
         self._held: dict[tuple[bytes, bytes], list[tuple[int, int]]] = defaultdict(list)
         self._bounds: dict[int, list[tuple[int, int]]] = defaultdict(list)
         self._number = 0
-        self._slices = Slices()
 
     @property
     def is_behind(self) -> bool:
-        """Whether the next batch should write what these records lack."""
-        last: int | None = self.connection.execute("SELECT max(id) FROM logged").get
-        return bool(self.again or self.stale) or (last or 0) >= self.block_end
+        """Whether a batch should write what these records lack."""
+        return bool(self.puts or self.stale or self.again) or self.position >= self.own.block_end
 
-    async def load(self) -> None:
-        """Fill the tables. Raises Unreadable: a record that nothing replaces can't be read."""
+    async def read(self) -> None:
+        """Read all records. Raises Unreadable: one that nothing replaces can't be read."""
         self.connection.execute(f"BEGIN; {_SCRATCH}")
         await self._each(RecordType.ADOPTED, self._read_kept_id)
         await self._read_messages()
@@ -162,33 +171,34 @@ class Loading:
         await self._each(RecordType.GARBAGE, self._read_garbage)
         await self._each(RecordType.GROUP, lambda key, _: self.deletes.append(key))
         self._find_overlaps()
-        await asyncio.to_thread(
-            self.connection.execute,
-            f"{_COUNTS} UPDATE counter SET number = ?, position = ?, version = ?, instant = ?;"
-            " DROP TABLE ended; DROP INDEX by_id; COMMIT",
-            (self._number, self.block_end - 1, self.block_end - 1, self.now),
-        )
-        if self.puts:
-            await self.engine.commit(Batch(self.puts, ()))
-        for start in range(0, len(self.deletes), _STEP):
-            await self.engine.commit(Batch({}, self.deletes[start : start + _STEP]))
+        last: int | None = self.connection.execute("SELECT max(id) FROM logged").get
+        self.position = max(self.position, last or 0)  # it may be another writer's
+
+    async def finish(self) -> None:
+        """Count what was read, and drop what only reading needed."""
+        counter = (self._number, self.position, self.position, self.now)
+        await asyncio.to_thread(self.connection.execute, _COUNTS, counter)
 
     async def _each(self, kind: RecordType, read: Callable[[bytes, bytes], None]) -> None:
         """Let every record of a type be read, but for empty pages and another writer's queues.
 
         Raises Unreadable: one can't be.
         """
-        prefix, empty = keys.prefix(kind), EMPTY.get(kind)
+        empty = EMPTY.get(kind)
+        async for key, value in self._rows(keys.prefix(kind)):
+            try:
+                if value != empty:
+                    read(key, value)
+            except keys.ForeignQueue as exc:
+                self._damaged(Damage(key, str(exc)))
+            except (ValueError, OverflowError) as exc:
+                raise Unreadable(Damage(key, str(exc))) from exc
+
+    async def _rows(self, prefix: bytes) -> AsyncIterator[tuple[bytes, bytes]]:
         async for rows in self.engine.scan(prefix, after_prefix(prefix)):
-            for key, value in rows:
-                await self._slices.next_turn()
-                try:
-                    if value != empty:
-                        read(key, value)
-                except keys.ForeignQueue as exc:
-                    self._damaged(Damage(key, str(exc)))
-                except (ValueError, OverflowError) as exc:
-                    raise Unreadable(Damage(key, str(exc))) from exc
+            for row in rows:
+                await self.slices.next_turn()
+                yield row
 
     def _damaged(self, damage: Damage | Unreadable) -> None:
         logger.error("damaged: %s; the record is left as it is", damage)
@@ -196,10 +206,10 @@ class Loading:
 
     def numbers_of(self, raw: bytes) -> Numbers:
         """The numbers of a queue, which gets a row if it has none."""
-        known = self.queues.get(raw)
+        known = self._queues.get(raw)
         if known is None:
             ref = keys.read_queue_id(raw)
-            known = self.queues[raw] = Numbers(self._number + 1, self._number + 2)
+            known = self._queues[raw] = Numbers(raw, self._number + 1, self._number + 2)
             self._number += 2
             self.connection.execute(
                 "INSERT INTO queue (number, project, name, content) VALUES (?, ?, ?, ?)",
@@ -210,52 +220,45 @@ class Loading:
     def _read_garbage(self, key: bytes, value: bytes) -> None:
         """Delete what earlier versions left of purged messages to their sweep."""
         for number in bookkeeping.GARBAGE.decode(value)[0]:
-            self.deletes += keys.message_key(RecordType.PAYLOAD, number), self.log.key(number)
+            self.deletes += keys.message_key(RecordType.PAYLOAD, number), self.own.log.key(number)
         self.deletes.append(key)
 
     def _read_kept_id(self, key: bytes, value: bytes) -> None:
-        self.kept_ids[keys.read_message_id(key)] = value
+        self._kept_ids[keys.read_message_id(key)] = value
 
     async def _read_messages(self) -> None:
         """Read the log and the payloads; behind a damaged block one by one, by what the other says.
 
         A scan ends at such a block, and a single read goes on behind it.
         """
-        for prefix in self.log.prefixes:
-            await self._read_range(prefix, self._read_logged)
-        await self._read_range(keys.PAYLOAD_PREFIX, self._read_payload)
+        for prefix in (*self.own.log.prefixes, keys.PAYLOAD_PREFIX):
+            try:
+                async for key, value in self._rows(prefix):
+                    self._read_one(key, value)
+            except Unreadable as exc:
+                self._damaged(exc)
         if not self.damages:
             return
         for number in self._numbers("number FROM body", "id FROM logged"):
-            key = self.log.key(number)
-            for value in (await self.engine.get([key])).values():
-                self._read_one(key, value, self._read_logged)
+            await self._read_single(self.own.log.key(number))
         for number in self._numbers("id FROM logged", "number FROM body"):
-            key = keys.message_key(RecordType.PAYLOAD, number)
-            for value in (await self.engine.get([key])).values():
-                if number not in self.lost:
-                    self._read_one(key, value, self._read_payload)
+            if number not in self.lost:
+                await self._read_single(keys.message_key(RecordType.PAYLOAD, number))
 
-    async def _read_range(self, prefix: bytes, read: Callable[[bytes, bytes], None]) -> None:
-        try:
-            async for rows in self.engine.scan(prefix, after_prefix(prefix)):
-                for key, value in rows:
-                    await self._slices.next_turn()
-                    self._read_one(key, value, read)
-        except Unreadable as exc:
-            self._damaged(exc)
+    async def _read_single(self, key: bytes) -> None:
+        for value in (await self.engine.get([key])).values():
+            self._read_one(key, value)
 
-    def _read_one(
-        self, key: bytes, value: bytes | Damage, read: Callable[[bytes, bytes], None]
-    ) -> None:
+    def _read_one(self, key: bytes, value: bytes | Damage) -> None:
+        is_payload = key.startswith(keys.PAYLOAD_PREFIX)
         try:
             if isinstance(value, bytes):
-                read(key, value)
+                (self._read_payload if is_payload else self._read_logged)(key, value)
                 return
         except (CodecError, OverflowError) as exc:
             value = Damage(key, str(exc))
         self._damaged(value)
-        if key.startswith(keys.PAYLOAD_PREFIX) and len(key) >= len(keys.PAYLOAD_PREFIX) + 8:
+        if is_payload and len(key) >= len(keys.PAYLOAD_PREFIX) + 8:
             self.lost[keys.read_message_id(key)] = value.why
 
     def _numbers(self, known: str, unknown: str) -> list[int]:
@@ -263,12 +266,12 @@ class Loading:
         rows: list[Any] = self.connection.execute(
             f"SELECT {known} EXCEPT SELECT {unknown} ORDER BY 1"
         ).fetchall()
-        return [number for (number,) in rows if number >= self.log.starts[0]]
+        return [number for (number,) in rows if number >= self.own.log.starts[0]]
 
     def _read_logged(self, key: bytes, value: bytes) -> None:
         found = records.decode_metadata(value)
         number = found.message_id
-        if number > MAX_POSITION or self.log.key(number) != key:
+        if number > MAX_POSITION or self.own.log.key(number) != key:
             raise CodecError(f"message {number} has its metadata at another's place")
         queue, client = found.take(records.QUEUE_HEADER), found.take(records.CLIENT_HEADER)
         headers = json.dumps(dict(found.headers)) if found.headers else None
@@ -319,32 +322,32 @@ class Loading:
 
     def _read_page(self, key: bytes, value: bytes) -> None:
         raw, rest = keys.read_queue_key(key)
-        number, page = keys.read_page(rest), read_active(value)
-        content = self.numbers_of(raw).content
+        number, page, queue = keys.read_page(rest), read_active(value), self.numbers_of(raw)
         known = self._known(list({*page.available[::5], *page.in_flight[::5]}))
-        elements = [(0, row) for row in rows_of_five(page.available)]
-        elements += [(1, row) for row in rows_of_five(page.in_flight)]
+        elements = [(False, row) for row in rows_of_five(page.available)]
+        elements += [(True, row) for row in rows_of_five(page.in_flight)]
         rows: list[Sequence[Any]] = []
         positions: list[int] = []
         for place, (is_held, fields) in enumerate(elements):
-            extra = page.extras.get(place, _NO_EXTRA)
+            extra = page.extras.get(place, NO_EXTRA)
             position = fields[0] if extra.position is None else extra.position
             positions.append(position)
             if fields[0] in known:
-                rows.append(self.row(raw, content, fields, extra, known[fields[0]], is_held))
+                rows.append(self.row(queue, fields, extra, known[fields[0]], is_held=is_held))
             else:
-                self._set_aside(content, position, fields, extra, is_held)
+                self._set_aside(queue, position, fields, extra, is_held=is_held)
         if not positions:
             return
-        if max(positions) > MAX_POSITION:
-            raise CodecError(f"a position of {max(positions)}")
+        first, last = min(positions), max(positions)
+        if last > MAX_POSITION:
+            raise CodecError(f"a position of {last}")
         self.connection.executemany(INSERT_ENTRY, rows)
-        values = (RecordType.ACTIVE.value, content, min(positions), number or 0)
+        values = (RecordType.ACTIVE.value, queue.content, first, number or 0)
         self.connection.execute("INSERT OR IGNORE INTO page VALUES (?, ?, ?, ?)", values)
-        self._bounds[content].append((min(positions), max(positions)))
+        self._bounds[queue.content].append((first, last))
         if not self.connection.changes():  # of another writer, which has messages twice
             self.stale.append(key)
-            self.again[content].update(positions)
+            self.again[queue.content].update(positions)
 
     def _known(self, numbers: Sequence[int]) -> dict[int, _Known]:
         """What the log says of those messages that are whole."""
@@ -359,24 +362,27 @@ class Loading:
         return found
 
     def _set_aside(
-        self, content: int, position: int, fields: Sequence[int], extra: Extra, is_held: int
+        self, queue: Numbers, position: int, fields: Sequence[int], extra: Extra, *, is_held: bool
     ) -> None:
         number = fields[0]
         logger.error("message %d is set aside: its payload or metadata can't be read", number)
-        raw = None if extra is _NO_EXTRA else encode_extra(number, extra)
-        values = (content, position, is_held, json.dumps(fields), raw)
+        encoded = None if extra == NO_EXTRA else encode_extra(number, extra)
+        values = (queue.content, position, is_held, json.dumps(fields), encoded)
         self.connection.execute("INSERT OR IGNORE INTO aside VALUES (?, ?, ?, ?, ?)", values)
 
-    def row(  # noqa: PLR0917 - an element of a page, and what the log says of its message
+    def row(
         self,
-        raw: bytes,
-        content: int,
+        queue: Numbers,
         fields: Sequence[int],
         extra: Extra,
         known: _Known,
-        is_held: int = 0,
+        *,
+        is_held: bool = False,
     ) -> Sequence[Any]:
-        """The row of an element of a page, without its size."""
+        """The row of an element of a page, without its size, by what the log says of its message.
+
+        A record of another writer has no deadline in flight: its message outlives the lease.
+        """
         number, priority, due, expires, attempts = fields
         created, client, headers = known
         position = number if extra.position is None else extra.position
@@ -384,21 +390,20 @@ class Loading:
         claim, claimed_at, until, state = extra.last_claim, 0, 0, READY
         if is_held:
             held_at, ends = due, expires
-            # A record of another writer has no deadline here: outlive the lease.
-            due, expires = extra.visible_at or 0, extra.deadline or ends + 1
+            due, expires = extra.held or (0, ends + 1)
             if not extra.parked:
                 state, claimed_at, until = LEASED, held_at, ends
-                claim = self._hold(raw, shown, position, held_at, ends)
+                claim = self._hold(queue.raw, shown, position, held_at, ends)
             elif ends > self.now:
                 state, until = PARKED, ends
         elif due > self.now:
             state = DELAYED
-        kept = self.kept_ids.get(shown)
+        kept = self._kept_ids.get(shown)
         group = None if headers is None else group_of(json.loads(headers))
         return (
-            content, position, kept or self.ids.of(shown), state, priority, due, until, expires,
-            extra.ttl_ms or expires - created, created, attempts, 0, claim, claimed_at, None,
-            number, int(extra.shared), int(kept is not None or shown != position), 0,
+            queue.content, position, kept or self.own.ids.of(shown), state, priority, due, until,
+            expires, extra.ttl_ms or expires - created, created, attempts, 0, claim, claimed_at,
+            None, number, int(extra.shared or 0), int(kept is not None or shown != position), 0,
             client or "", headers,
             None if group is None else group.encode(errors="surrogatepass"),
             None if extra.origin is None else encode(extra.origin).decode(),
@@ -417,16 +422,15 @@ class Loading:
         if claim is None:  # the record is lost, or another writer keeps none
             claim = bytes.fromhex(new_claim_id())
             ttl_ms = max(1, until - claimed_at)
-            record = records.ClaimRecord(claimed_at, ttl_ms, 0, "unknown")
-            self._claims[raw, claim] = record
+            self._claims[raw, claim] = records.ClaimRecord(claimed_at, ttl_ms, 0, "unknown", ())
         self._held[raw, claim].append((position, until))
         return claim
 
     def _insert_claims(self) -> None:
-        for (raw, claim), record in self._claims.items():
+        for (raw, claim), (started, ttl_ms, _, client, _) in self._claims.items():
             held = sorted(self._held.get((raw, claim), ()))
             if not held:
-                if record.created_at + record.ttl_ms <= self.now:
+                if started + ttl_ms <= self.now:
                     self.deletes.append(keys.claim_key(raw, claim))
                 continue
             ends = [until for _, until in held]
@@ -434,8 +438,8 @@ class Loading:
             self.connection.execute(
                 "INSERT INTO claim VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
-                    claim, self.numbers_of(raw).content, record.client_id, record.created_at,
-                    record.ttl_ms, min(ends), int(min(ends) == max(ends)), len(held), places,
+                    claim, self.numbers_of(raw).content, client, started, ttl_ms, min(ends),
+                    int(min(ends) == max(ends)), len(held), places,
                 ),
             )  # fmt: skip
 
@@ -445,20 +449,20 @@ class Loading:
             return  # they are of no queue: another writer's
         raw, _ = keys.read_queue_key(key, _RFC_ATTEMPTS)
         found = records.decode_attempts(value)
-        own_id = self.kept_ids.get(number) or self.ids.of(number)
+        own_id = self._kept_ids.get(number) or self.own.ids.of(number)
         queue = self.numbers_of(raw)
         row = self._find(queue.content, own_id)
         if row is None:
             self.connection.execute(
                 "UPDATE history SET consumers = ? WHERE queue = ? AND id = ?",
-                (json.dumps(found.consumers), queue.own, self.ids.of(number)),
+                (json.dumps(found.consumers), queue.own, self.own.ids.of(number)),
             )
             return
         content, position, state, body = row
         ended: list[Any] = self.connection.execute(
             "SELECT value FROM ended WHERE history = ? ORDER BY number", (found.history,)
         ).fetchall()
-        if found.history and found.history != self.ids.history(own_id, body, {}):
+        if found.history and found.history != self.own.ids.history(own_id, body, {}):
             self.histories[own_id] = found.history
         if not (found.consumers or found.last_ended or ended):
             return
@@ -497,7 +501,7 @@ class Loading:
         ).get
         first = 1 + (last or 0)
         rows = [
-            (queue, state, at, self.ids.of(number), ended_at, attempts, "[]")
+            (queue, state, at, self.own.ids.of(number), ended_at, attempts, "[]")
             for at, (number, ended_at, attempts) in enumerate(listed, first)
         ]
         self.connection.executemany("INSERT INTO history VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
@@ -530,7 +534,7 @@ class Loading:
             " WHERE excluded.ends > ends",
             (
                 queue, KINDS.index(name[:1]), name[1:].hex(), ends,
-                None if digest in _UNKNOWN else digest, b"".join(map(self.ids.of, numbers)),
+                None if digest in _UNKNOWN else digest, b"".join(map(self.own.ids.of, numbers)),
             ),
         )  # fmt: skip
         return self.connection.changes() > 0
@@ -545,6 +549,3 @@ class Loading:
                 if first <= end:
                     self.again[content].update((before, first))
                 before, end = first, max(end, last)
-
-
-_NO_EXTRA = Extra()

@@ -15,7 +15,12 @@ from typing import Any, NamedTuple
 import apsw
 
 from zaqar_lite.storage.opendata.format import MAX_U16
-from zaqar_lite.storage.opendata.format.active import Extra, encode_active, encode_extra
+from zaqar_lite.storage.opendata.format.active import (
+    NO_EXTRA,
+    Extra,
+    encode_active,
+    encode_extra,
+)
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.ids import Ids
 from zaqar_lite.storage.sql.entries import LEASED, PARKED, decode_origin
@@ -156,37 +161,27 @@ def encode_page(connection: apsw.Connection, ids: Ids, queue: int, page: Changed
             position, number, priority, due, expires, claims, own_id, state, until, ttl, created,
             claim, claimed_at, is_shared, moved, origin,
         ) = row  # fmt: skip
-        attempts = min(claims, MAX_U16)
-        if state < LEASED:
-            fields = (number, priority, due, expires, attempts)
-            if (
-                position == number
-                and ttl == expires - created
-                and not moved
-                and not is_shared
-                and claim is None
-            ):
-                elements.append((position, 0, fields, None))
-                continue
-        elif state == LEASED:
-            fields = (number, priority, claimed_at, until, attempts)
-        else:
-            fields = (number, priority, until, until, attempts)
+        attempts, is_held = min(claims, MAX_U16), state >= LEASED
+        is_plain = position == number and ttl == expires - created and not (moved or is_shared)
+        if is_plain and claim is None and not is_held:  # as most are
+            elements.append((position, 0, (number, priority, due, expires, attempts), None))
+            continue
+        times = (claimed_at if state == LEASED else until, until) if is_held else (due, expires)
         shown = ids.shown(own_id, position, number, is_shared, moved)
         extra = Extra(
-            due if state >= LEASED else None,
-            expires if state >= LEASED else None,
+            (due, expires) if is_held else None,
             None if ttl == expires - created else ttl,
             None if position == number else position,
-            shown.is_renamed,
+            shown.is_renamed or None,
             None if state == LEASED else claim,
-            bool(is_shared),
-            state == PARKED,
-            None if origin is None else decode_origin(origin),
+            bool(is_shared) or None,
+            parked=state == PARKED or None,
         )
+        if origin is not None:
+            extra = extra.with_origin(decode_origin(origin))
         elements.append((
-            position, int(state >= LEASED), fields,
-            None if extra == _NO_EXTRA else encode_extra(number, extra),
+            position, is_held, (number, priority, *times, attempts),
+            None if extra == NO_EXTRA else encode_extra(number, extra),
         ))  # fmt: skip
     if others := _aside(connection, queue, page.first, page.end):
         elements += [(at, held, json.loads(text), extra) for at, held, text, extra in others]
@@ -196,6 +191,3 @@ def encode_page(connection: apsw.Connection, ids: Ids, queue: int, page: Changed
         [field for _, held, fields, _ in elements if held for field in fields],
         [extra for *_, extra in elements if extra is not None],
     )
-
-
-_NO_EXTRA = Extra()

@@ -72,20 +72,24 @@ class Recorder:
     """Follows the changes of a connection, and makes a batch of records of them.
 
     `histories` are the numbers in the keys of attempts that an earlier version gave, by the ids of
-    messages. `again` are rows that the next batch writes although they have not changed, by the
-    queue's content; `stale` are records that it deletes. `unrecorded` are entries that were
-    claimed, and since when, while no record says by whom: that is written when it has lasted for a
-    while, because most are settled before. The next batch writes the first `due` of them.
+    messages. `unrecorded` are entries that were claimed, and since when, while no record says by
+    whom: that is written when it has lasted for a while, because most are settled before. The next
+    batch writes the first `due` of them.
     """
 
-    def __init__(self, connection: apsw.Connection, clock: Clock, ids: Ids, log: keys.Log) -> None:
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        clock: Clock,
+        ids: Ids,
+        log: keys.Log,
+        histories: Mapping[bytes, int],
+    ) -> None:
         self.connection = connection
         self.clock = clock
         self.ids = ids
         self.log = log
-        self.histories: dict[bytes, int] = {}
-        self.again: dict[int, set[int]] = {}
-        self.stale: list[bytes] = []
+        self.histories = histories
         self.unrecorded: dict[tuple[int, int], int] = {}
         self.due = 0
         self._session: apsw.Session | None = None
@@ -110,6 +114,15 @@ class Recorder:
         if self._session is not None:
             self._session.close()
             self._session = None
+
+    async def repair(self, again: Mapping[int, Iterable[int]], stale: Iterable[bytes]) -> Batch:
+        """Delete records, and make the pages of rows that have not changed, by their queues."""
+        encoding = Encoding(self)
+        for key in stale:
+            encoding.delete(key)
+        for queue, positions in again.items():
+            await encoding.encode_pages(RecordType.ACTIVE, queue, positions)
+        return await encoding.finish()
 
     async def encode(self) -> "Encoding":
         """Encode what has changed, as far as the tables are read for it.
@@ -180,9 +193,6 @@ class Encoding:
         """
         for row in self._gone["queue"]:
             self._delete_queue(row)
-        for key in self._recorder.stale:
-            self.delete(key)
-        self._recorder.stale = []
         await self._delete_attempts()
         await self._encode_entries()
         await self._encode_rows("claim", _ID, self._claim_key, self._claim)
@@ -247,13 +257,13 @@ class Encoding:
         self.delete(self._log.key(number))
 
     async def _encode_entries(self) -> None:
-        touched: dict[int, set[int]] = defaultdict(set, self._recorder.again)
+        touched: dict[int, set[int]] = defaultdict(set)
         ended: dict[int, set[int]] = defaultdict(set)
         unrecorded = self._recorder.unrecorded
         for queue, position in list(islice(unrecorded, self._recorder.due)):
             ended[queue].add(position)
             del unrecorded[queue, position]
-        self._recorder.again, self._recorder.due = {}, 0
+        self._recorder.due = 0
         async for row in self._each(self._gone["entry"]):
             touched[row[0]].add(row[1])
             self._forget_entry(row)
@@ -275,7 +285,7 @@ class Encoding:
         async for queue, positions in self._each(ended.items()):
             self._encode_attempts(queue, sorted(positions))
         for queue, positions in touched.items():
-            await self._encode_pages(RecordType.ACTIVE, queue, positions)
+            await self.encode_pages(RecordType.ACTIVE, queue, positions)
 
     def _forget_entry(self, row: Row) -> None:
         """Delete what a queue has of an entry that left it, or moved within it."""
@@ -347,7 +357,7 @@ class Encoding:
             raw = self._raws[number] = keys.queue_id(QueueRef(project, name))
         return raw
 
-    async def _encode_pages(self, kind: RecordType, queue: int, rows: Iterable[int]) -> None:
+    async def encode_pages(self, kind: RecordType, queue: int, rows: Iterable[int]) -> None:
         """Put the pages of which rows changed."""
         changed = changed_pages(self._connection, kind, queue, sorted(rows))
         async for page in self._each(changed):
@@ -400,7 +410,7 @@ class Encoding:
                 key = keys.attempts_key(number_in(row[3]), self._raw(row[0]))
                 self.put(key, records.encode_attempts(records.Attempts(consumers)))
         for (state, queue), numbers in changed.items():
-            await self._encode_pages(STATES[state], queue, numbers)
+            await self.encode_pages(STATES[state], queue, numbers)
 
     # -- queues and other records --
 

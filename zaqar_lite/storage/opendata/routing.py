@@ -12,9 +12,9 @@ invalid.
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import apsw
 
@@ -26,11 +26,8 @@ from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRef
 from zaqar_lite.storage.opendata.format import CodecError, keys, records
 from zaqar_lite.storage.opendata.format.active import Extra
 from zaqar_lite.storage.opendata.loading import INSERT_ENTRY, Loading
-from zaqar_lite.storage.sql.database import Database
-from zaqar_lite.storage.sql.entries import first_of
 
 logger = logging.getLogger(__name__)
-_CHUNK = 1_000
 _LONGEST_S = 0xFFFF_FFFF
 """The retention, in seconds, of what is to be kept for ever: 136 years, the longest there is."""
 
@@ -52,6 +49,33 @@ class Logged(NamedTuple):
         return (self.retention_s or _LONGEST_S) * 1000
 
 
+class _Receiver(NamedTuple):
+    """A queue with its filter, its priorities, its default ttl and its default delay."""
+
+    ref: QueueRef
+    matching: Filter | None
+    priority: Rules | None
+    ttl_ms: int | None
+    delay_ms: int
+
+    def takes(self, headers: Headers) -> bool:
+        """Whether a message comes here by the filter."""
+        try:
+            return self.matching is not None and self.matching(headers)
+        except Invalid as exc:
+            logger.warning("a message was not copied into %s: %s", self.ref, exc)
+            return False
+
+    def priority_of(self, headers: Headers) -> int:
+        """The priority of a message here."""
+        found = None
+        try:
+            found = None if self.priority is None else self.priority(headers)
+        except Invalid as exc:
+            logger.warning("a message has the default priority in %s: %s", self.ref, exc)
+        return DEFAULT_PRIORITY if found is None else found
+
+
 class _Arrival(NamedTuple):
     """A message as it comes to a queue."""
 
@@ -61,144 +85,96 @@ class _Arrival(NamedTuple):
     due: int
 
 
-class _Receiver:
-    """A queue with its filter, priorities, default ttl and default delay."""
-
-    def __init__(self, ref: QueueRef, metadata: Mapping[str, Any]) -> None:
-        self.ref = ref
-        text, rules = metadata.get(FILTER), metadata.get(PRIORITY)
-        self._matches: Filter | None = None
-        self._priority: Rules | None = None
-        try:
-            self._matches = parse_filter(text) if isinstance(text, str) else None
-            self._priority = parse_rules(rules) if isinstance(rules, str) else None
-        except Invalid as exc:
-            logger.warning("the filter and the priorities of %s are not used: %s", ref, exc)
-            self._matches = None
-        ttl, delay = metadata.get("_default_message_ttl"), metadata.get("_default_message_delay")
-        self._ttl_ms = ttl * 1000 if isinstance(ttl, int) else None
-        self._delay_ms = delay * 1000 if isinstance(delay, int) else 0
-
-    def copy(self, logged: Logged, headers: Headers) -> _Arrival | None:
-        """How a message comes here by the filter; None where it does not."""
-        try:
-            if self._matches is None or not self._matches(headers):
-                return None
-        except Invalid as exc:
-            logger.warning("a message was not copied into %s: %s", self.ref, exc)
-            return None
-        due = logged.received + self._delay_ms if self._delay_ms else 0
-        return self.arrival(headers, self._ttl_ms or logged.ttl_ms, due)
-
-    def arrival(self, headers: Headers, ttl_ms: int, due: int) -> _Arrival:
-        """How a message comes here, by the priorities."""
-        found = None
-        try:
-            found = None if self._priority is None else self._priority(headers)
-        except Invalid as exc:
-            logger.warning("a message has the default priority in %s: %s", self.ref, exc)
-        return _Arrival(self.ref, DEFAULT_PRIORITY if found is None else found, ttl_ms, due)
-
-
 class _Router:
     """Finds the queues of logged messages; parses each queue's filter once."""
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
         self._known: dict[QueueRef, _Receiver] = {}
-        self._filtered = [
-            self._receiver(QueueRef(project, name))
-            for project, name in connection.execute(
-                "SELECT project, name FROM queue WHERE has_filter = 1 ORDER BY project, name"
-            )
-        ]
+        filtered = "SELECT project, name FROM queue WHERE has_filter = 1 ORDER BY project, name"
+        self._filtered = [self._receiver(QueueRef(*ref)) for ref in connection.execute(filtered)]
 
     def _receiver(self, ref: QueueRef) -> _Receiver:
         if ref not in self._known:
             statement = "SELECT metadata FROM queue WHERE project = ? AND name = ?"
-            metadata = self._connection.execute(statement, ref).get
-            self._known[ref] = _Receiver(ref, json.loads(metadata or "{}"))
+            metadata = json.loads(self._connection.execute(statement, ref).get or "{}")
+            text, rules = metadata.get(FILTER), metadata.get(PRIORITY)
+            matching = priority = None
+            try:
+                priority = parse_rules(rules) if isinstance(rules, str) else None
+                matching = parse_filter(text) if isinstance(text, str) else None
+            except Invalid as exc:
+                logger.warning("the filter and the priorities of %s are not used: %s", ref, exc)
+                matching = priority = None
+            ttl, delay = (metadata.get(f"_default_message_{name}") for name in ("ttl", "delay"))
+            self._known[ref] = _Receiver(
+                ref, matching, priority,
+                ttl * 1000 if isinstance(ttl, int) else None,
+                delay * 1000 if isinstance(delay, int) else 0,
+            )  # fmt: skip
         return self._known[ref]
 
-    def arrivals(self, logged: Logged) -> list[_Arrival]:
+    def arrivals(self, logged: Logged) -> Iterator[_Arrival]:
         """How a message comes to the queue that it was published to, and to those by filter."""
         headers = {} if logged.headers is None else json.loads(logged.headers)
-        ref, found = None, []
+        ref = None
         with suppress(CodecError):
             ref = None if logged.queue is None else keys.read_queue_id(logged.queue.encode())
         if ref is not None:
             headers[records.QUEUE_HEADER] = ref.name
             due = logged.visible if logged.visible != logged.received else 0
-            found.append(self._receiver(ref).arrival(headers, logged.ttl_ms, due))
+            priority = self._receiver(ref).priority_of(headers)
+            yield _Arrival(ref, priority, logged.ttl_ms, due)
         for one in self._filtered:
-            if ref is None or (one.ref != ref and one.ref.project == ref.project):
-                copy = one.copy(logged, headers)
-                found += [] if copy is None else [copy]
-        return found
+            is_asked = ref is None or (one.ref != ref and one.ref.project == ref.project)
+            if is_asked and one.takes(headers):
+                due = logged.received + one.delay_ms if one.delay_ms else 0
+                ttl_ms = one.ttl_ms or logged.ttl_ms
+                yield _Arrival(one.ref, one.priority_of(headers), ttl_ms, due)
 
 
-async def replay(db: Database, loading: Loading) -> None:
-    """Route the entries of the log above the "routed up to" mark, in all of its segments.
-
-    The mark is raised in steps, so that no batch is as large as all that others published.
-    """
-    router, routed, seen = _Router(db.connection), 0, 0
-    while rows := _after(db.connection, loading.routed):
-        routed += await db.write(_route, loading, router, rows)
-        seen += len(rows)
-    if seen:
-        logger.info("routed %d of %d messages of the metadata log to queues", routed, seen)
-
-
-def _after(connection: apsw.Connection, number: int) -> list[Logged]:
+async def route(loading: Loading) -> None:
+    """Route the entries of the log above the "routed up to" mark, in all of its segments."""
+    connection, router, routed = loading.connection, _Router(loading.connection), 0
     rows = connection.execute(
-        "SELECT * FROM logged WHERE id >= ? ORDER BY id LIMIT ?", (number, _CHUNK)
-    )
-    return list(map(Logged._make, rows))
-
-
-def _route(db: Database, loading: Loading, router: _Router, rows: Sequence[Logged]) -> int:
-    """Add messages to their queues; answer how many of them have any."""
-    routed = 0
-    for logged in rows:
-        arrivals = router.arrivals(logged)
-        if arrivals and (why := _refusal(db.connection, loading, logged.number)) is not None:
+        "SELECT * FROM logged WHERE id >= ? ORDER BY id", (loading.own.routed,)
+    ).fetchall()
+    for logged in map(Logged._make, rows):
+        await loading.slices.next_turn()
+        arrivals = list(router.arrivals(logged))
+        if arrivals and (why := _refusal(loading, logged.number)) is not None:
             logger.error("message %d of the metadata log is refused: %s", logged.number, why)
             arrivals = []
-        for number, arrival in enumerate(arrivals):
-            position = db.take_positions(1, 0) if number else logged.number
-            queue = db.make_queue(arrival.queue)
-            db.touch(queue)
-            expires = min(logged.received + arrival.ttl_ms, MAX_POSITION)
-            is_delayed = arrival.due > loading.now
-            fields = logged.number, arrival.priority, arrival.due, expires, 0
-            extra = Extra(
-                ttl_ms=arrival.ttl_ms, position=position, renamed=True, shared=len(arrivals) > 1
-            )
-            known = logged.received, logged.client, logged.headers
-            db.execute(INSERT_ENTRY, loading.row(b"", queue.content, fields, extra, known))
-            size = "SELECT length(body) FROM body WHERE number = ?"
-            queue.bytes += first_of(db, size, (logged.number,))
-            queue.expiry_at = min(queue.expiry_at, expires)
-            if is_delayed:
-                queue.delayed += 1
-                queue.delayed_at = min(queue.delayed_at, arrival.due)
-            else:
-                queue.ready += 1
-        if arrivals:
-            values = (len(arrivals), logged.number)
-            db.execute("UPDATE body SET holders = ? WHERE number = ?", values)
-        else:
+        for place, arrival in enumerate(arrivals):
+            _enter(loading, logged, arrival, is_first=not place, is_shared=len(arrivals) > 1)
+        if not arrivals:
             deadline = max(0, min(logged.received + logged.ttl_ms, MAX_POSITION))
-            db.execute("INSERT INTO unrouted VALUES (?, ?)", (deadline, logged.number))
+            connection.execute("INSERT INTO unrouted VALUES (?, ?)", (deadline, logged.number))
+            loading.puts[keys.unrouted_key(deadline, logged.number)] = b""
         routed += bool(arrivals)
-    loading.routed = rows[-1].number + 1
-    return routed
+    if rows:
+        logger.info("routed %d of %d messages of the metadata log", routed, len(rows))
 
 
-def _refusal(connection: apsw.Connection, loading: Loading, number: int) -> str | None:
+def _enter(
+    loading: Loading, logged: Logged, arrival: _Arrival, *, is_first: bool, is_shared: bool
+) -> None:
+    """Add a message to a queue: at its number, or where that is taken at a new position."""
+    if not is_first:
+        loading.position += 1
+    position = logged.number if is_first else loading.position
+    queue = loading.numbers_of(keys.queue_id(arrival.queue))
+    expires = min(logged.received + arrival.ttl_ms, MAX_POSITION)
+    fields = logged.number, arrival.priority, arrival.due, expires, 0
+    extra = Extra(ttl_ms=arrival.ttl_ms, position=position, renamed=True, shared=is_shared or None)
+    row = loading.row(queue, fields, extra, (logged.received, logged.client, logged.headers))
+    loading.connection.execute(INSERT_ENTRY, row)
+    loading.again[queue.content].add(position)
+
+
+def _refusal(loading: Loading, number: int) -> str | None:
     """Why a message's payload can't be handed out."""
-    body = connection.execute("SELECT body FROM body WHERE number = ?", (number,)).get
+    body = loading.connection.execute("SELECT body FROM body WHERE number = ?", (number,)).get
     if body is None:
         return loading.lost.get(number, "the payload is missing")
     try:

@@ -5,8 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from msgspec import Struct
-
 from zaqar_lite.domain.attempts import MAX_CLAIMS
 from zaqar_lite.domain.models import Origin
 from zaqar_lite.storage.opendata.format import (
@@ -48,28 +46,59 @@ def encode_active(
     return page + count(len(extras), "extras") + b"".join(extras) if extras else page
 
 
-class Extra(Struct):
+class Extra(NamedTuple):
     """What an entry has beyond the RFC's fields; written only where there is something to say.
 
-    visible_at, deadline  of a message in flight, whose element has no room for them
-    ttl_ms                where it is not the deadline minus the creation
-    position              where it is not the message id: the entry was moved here
-    renamed               its id in this queue is its position, because the id was taken
-    last_claim            the 16 bytes of the claim that held it last
-    shared                more than one queue was given the message
-    parked                released with a delay: stored as in flight until then, but not claimed
-    origin                where a dead letter came from
+    held        when it is visible and its deadline, of a message in flight, whose element has no
+                room for them
+    ttl_ms      where it is not the deadline minus the creation
+    position    where it is not the message id: the entry was moved here
+    renamed     its id in this queue is its position, because the id was taken
+    last_claim  the 16 bytes of the claim that held it last
+    shared      more than one queue was given the message
+    moved       where a dead letter comes from: when it was moved, its claims, its source; then its
+                last claim, its last client and the reason
+    parked      released with a delay: stored as in flight until then, but not claimed
+    redriven    how often a dead letter was put back
+    group       its group, which its headers name; earlier versions wrote it
     """
 
-    visible_at: int | None = None
-    deadline: int | None = None
+    held: tuple[int, int] | None = None
     ttl_ms: int | None = None
     position: int | None = None
-    renamed: bool = False
+    renamed: bool | None = None
     last_claim: bytes | None = None
-    shared: bool = False
-    parked: bool = False
-    origin: Origin | None = None
+    shared: bool | None = None
+    moved: tuple[int, int, str] | None = None
+    moved_claim: bytes | None = None
+    moved_client: str | None = None
+    reason: str | None = None
+    parked: bool | None = None
+    redriven: int | None = None
+    group: str | None = None
+
+    def with_origin(self, origin: Origin) -> "Extra":
+        """The same, of a dead letter."""
+        claim = origin.last_claim_id
+        return self._replace(
+            moved=(origin.moved_at, origin.claim_count, origin.source),
+            moved_claim=None if claim is None else bytes.fromhex(claim),
+            moved_client=origin.last_client_id,
+            reason=None if origin.reason == MAX_CLAIMS else origin.reason,
+            redriven=origin.redriven or None,
+        )
+
+    @property
+    def origin(self) -> Origin | None:
+        """Where a dead letter comes from."""
+        if self.moved is None:
+            return None
+        moved_at, claims, source = self.moved
+        claim = None if self.moved_claim is None else self.moved_claim.hex()
+        reason = MAX_CLAIMS if self.reason is None else self.reason
+        return Origin(
+            source, moved_at, claims, claim, self.moved_client, reason, self.redriven or 0
+        )
 
 
 def _read_moved(data: bytes, offset: int) -> tuple[tuple[int, int, str], int]:
@@ -78,67 +107,30 @@ def _read_moved(data: bytes, offset: int) -> tuple[tuple[int, int, str], int]:
     return (moved_at, claims, source), offset
 
 
+NO_EXTRA = Extra()
 _MOVED = struct.Struct("<qI")
 _EXTRA = struct.Struct("<QH")
 _HELD = struct.Struct("<QHqq")
 _PARTS: Sequence[Codec[Any]] = (
-    fixed("<qq"),  # visible_at and deadline
-    number("<q"),  # ttl_ms
-    number("<Q"),  # position
-    NOTHING,  # renamed
-    BYTES_16,  # last_claim
-    NOTHING,  # shared
-    Codec(lambda origin: pack(_MOVED, *origin[:2]) + utf8(origin[2]), _read_moved),
-    BYTES_16,  # the claim of the origin
-    CONSUMER,  # and its client
-    UTF8,  # its reason
-    NOTHING,  # parked
-    number("<B"),  # how often it was redriven
-    UTF8,  # the group, which its headers name; earlier versions wrote it
-)
-"""What the flags of extras name, beginning with the lowest."""
+    fixed("<qq"), number("<q"), number("<Q"), NOTHING, BYTES_16, NOTHING,
+    Codec(lambda moved: pack(_MOVED, *moved[:2]) + utf8(moved[2]), _read_moved),
+    BYTES_16, CONSUMER, UTF8, NOTHING, number("<B"), UTF8,
+)  # fmt: skip
+"""The fields of extras, which their flags name, beginning with the lowest."""
 
 
 def encode_extra(message_id: int, extra: Extra) -> bytes:
     """Encode one entry's extras: id, flags, and the fields that the flags name."""
-    visible_at, deadline = extra.visible_at or 0, extra.deadline
-    if deadline is not None and extra == Extra(extra.visible_at, deadline):
-        return pack(_HELD, message_id, 1, visible_at, deadline)  # a claim writes many of these
-    moved = claim = client = reason = redriven = None
-    if (origin := extra.origin) is not None:
-        moved = origin.moved_at, origin.claim_count, origin.source
-        claim = None if origin.last_claim_id is None else bytes.fromhex(origin.last_claim_id)
-        client, redriven = origin.last_client_id, origin.redriven or None
-        reason = None if origin.reason == MAX_CLAIMS else origin.reason
-    held = None if deadline is None else (visible_at, deadline)
-    flags, encoded = encode_flagged(
-        _PARTS,
-        (
-            held, extra.ttl_ms, extra.position, extra.renamed or None, extra.last_claim,
-            extra.shared or None, moved, claim, client, reason, extra.parked or None, redriven,
-        ),
-    )  # fmt: skip
+    if extra.held is not None and extra[1:] == NO_EXTRA[1:]:  # a claim writes many of these
+        return pack(_HELD, message_id, 1, *extra.held)
+    flags, encoded = encode_flagged(_PARTS, extra)
     return pack(_EXTRA, message_id, flags) + encoded
 
 
 def _read_extra(data: bytes, offset: int) -> tuple[int, Extra, int]:
     (message_id, flags), offset = unpack(_EXTRA, data, offset)
     values, offset = read_flagged(_PARTS, flags, data, offset)
-    held, ttl_ms, position, renamed, last, shared, moved, claim, client, reason, parked, *rest = (
-        values
-    )
-    origin = None
-    if moved is not None:
-        moved_at, claims, source = moved
-        last_claim_id = None if claim is None else claim.hex()
-        reason = MAX_CLAIMS if reason is None else reason
-        origin = Origin(source, moved_at, claims, last_claim_id, client, reason, rest[0] or 0)
-    visible_at, deadline = held or (None, None)
-    extra = Extra(
-        visible_at, deadline, ttl_ms, position, bool(renamed), last, bool(shared), bool(parked),
-        origin,
-    )  # fmt: skip
-    return message_id, extra, offset
+    return message_id, Extra(*values), offset
 
 
 def _read_entries(data: bytes, offset: int) -> tuple[Sequence[int], int]:
@@ -159,7 +151,7 @@ def _by_place(
     found = {}
     for message_id, extra in pairs:
         try:
-            if extra.deadline is None:
+            if extra.held is None:
                 next_waiting = 1 + waiting.index(message_id, next_waiting)
                 found[next_waiting - 1] = extra
             else:

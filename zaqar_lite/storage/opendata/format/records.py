@@ -12,7 +12,6 @@ record. Each of these is a record of its own, so that one can be added without r
 import struct
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -161,8 +160,7 @@ _CLAIM = Layout(
 )
 
 
-@dataclass(slots=True)
-class ClaimRecord:
+class ClaimRecord(NamedTuple):
     """A claim: when it was made or last renewed, its ttl and grace, its client and its messages.
 
     Ttl and grace are whole seconds in the fixed fields; where they are not whole, the milliseconds
@@ -173,7 +171,7 @@ class ClaimRecord:
     ttl_ms: int
     grace_ms: int
     client_id: str
-    message_ids: Sequence[int] = field(default_factory=list)
+    message_ids: Sequence[int]
 
 
 def encode_claim(claim: ClaimRecord) -> bytes:
@@ -191,7 +189,7 @@ def decode_claim(data: bytes) -> ClaimRecord:
     """Read a claim."""
     created_at, ttl_s, grace_s, client_id, ids, exact = _CLAIM.decode(data)
     ttl_ms, grace_ms = exact or (ttl_s * 1000, grace_s * 1000)
-    return ClaimRecord(created_at, ttl_ms, grace_ms, client_id, list(ids))
+    return ClaimRecord(created_at, ttl_ms, grace_ms, client_id, ids)
 
 
 # -- attempts --
