@@ -42,8 +42,8 @@ def exported() -> set[str]:
         suffixes = ("_bucket", "_sum", "_count") if family.kind is MetricType.HISTOGRAM else ("",)
         names |= {family.name + suffix for suffix in suffixes}
     shown = [["p", "q", 1, 1, 1, 1, True]]
-    page = app.metrics.show({**COUNTED, "shown": shown}, openmetrics=False)
-    return names | set(_NAME.findall(page.text()))
+    page = app.metrics.show({**COUNTED, "shown": shown})
+    return names | set(_NAME.findall(page))
 
 
 def documents(name: str) -> list[dict[str, Any]]:
@@ -74,10 +74,10 @@ def test_promtool_reads_what_a_scrape_shows() -> None:
     promtool = find_program("promtool", package="prometheus")
     app = application()
     shown = [["p", 'q"\\', 1, 1, 1, 1, True]]
-    page = app.metrics.show({**COUNTED, "shown": shown}, openmetrics=False)
+    page = app.metrics.show({**COUNTED, "shown": shown})
     done = subprocess.run(
         [promtool, "check", "metrics"],
-        input=page.text(),
+        input=page,
         capture_output=True,
         text=True,
         check=False,
@@ -88,11 +88,10 @@ def test_promtool_reads_what_a_scrape_shows() -> None:
 def test_no_two_families_of_a_scrape_have_one_name() -> None:
     app = application()
     shown = [["p", "q", 1, 1, 1, 1, True]]
-    for openmetrics in (False, True):
-        text = app.metrics.show({**COUNTED, "shown": shown}, openmetrics=openmetrics).text()
-        names = re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)
-        assert len(names) > 40
-        assert sorted(set(names)) == sorted(names)
+    text = app.metrics.show({**COUNTED, "shown": shown})
+    names = re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)
+    assert len(names) > 40
+    assert sorted(set(names)) == sorted(names)
 
 
 @pytest.mark.parametrize("name", ["kubernetes-embedded.yaml", "kubernetes-redis.yaml"])

@@ -197,16 +197,10 @@ def _of(name: str, metric: str = "messages", state: str = ',state="ready"') -> s
     return f'zaqar_lite_queue_{metric}{{project="demo",queue="{name}"{state}}}'
 
 
-async def test_speaks_openmetrics_when_asked(api: Api) -> None:
-    plain = await api.http.get("/metrics")
-    assert plain.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
-    assert "# TYPE zaqar_lite_posted_messages_total counter\n" in plain.text
-    accept = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"}
-    answer = await api.http.get("/metrics", headers=accept)
-    assert answer.headers["content-type"].startswith("application/openmetrics-text")
-    assert "# TYPE zaqar_lite_posted_messages counter\n" in answer.text
-    assert "zaqar_lite_posted_messages_total 0\n" in answer.text
-    assert answer.text.endswith("# EOF\n")
+async def test_says_what_the_page_is(api: Api) -> None:
+    page = await api.http.get("/metrics", headers={"Accept": "application/openmetrics-text"})
+    assert page.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert "# TYPE zaqar_lite_posted_messages_total counter\n" in page.text
 
 
 async def test_tells_the_depth_of_a_queue_to_who_has_one_header(api: Api) -> None:

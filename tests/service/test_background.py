@@ -49,6 +49,17 @@ async def test_neither_an_absent_store_nor_a_bug_ends_it(caplog: pytest.LogCaptu
     assert "ZeroDivisionError" in caplog.text
 
 
+async def test_a_store_that_stays_away_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    work = Work(*[Unavailable("away")] * 3, Unavailable("full"), Unavailable("away"))
+    background = Background("the work", work.step, rest=0.001)
+    background.start()
+    async with asyncio.timeout(30):
+        await work.done.wait()
+    await background.stop()
+    told = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert told == ["the work: away", "the work: full", "the work: away"]
+
+
 async def test_it_rests_until_it_is_woken() -> None:
     work = Work()
     background = Background("the work", work.step, rest=0.01)

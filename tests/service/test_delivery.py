@@ -38,6 +38,9 @@ class Slow:
         await asyncio.sleep(0)
         return await self._store.get_record(*args)
 
+    async def delete_record(self, *args: Any) -> bool:
+        return await self._store.delete_record(*args)
+
     async def put_record(self, *args: Any, **more: Any) -> Record:
         self.writes += 1
         await asyncio.sleep(0)
@@ -79,6 +82,20 @@ async def test_what_ends_during_a_write_is_written_next(rounds: int) -> None:
     log.add(subscription("s"), attempt(20), succeeded=True)
     await writing
     assert await log.read(QUEUE, "s") == [attempt(at) for at in range(20, 0, -1)]
+
+
+@pytest.mark.parametrize("rounds", range(6))
+async def test_a_log_that_is_forgotten_during_a_write_begins_anew(rounds: int) -> None:
+    log, _ = made()
+    one = subscription("a")
+    log.add(one, attempt(1), succeeded=False)
+    writing = asyncio.create_task(log.flush())
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+    await log.forget(one)
+    await writing
+    assert await log.failing_since(one) is None
+    assert await log.read(QUEUE, "a") == ()
 
 
 async def test_a_reader_writes_nothing_of_other_subscriptions() -> None:

@@ -97,7 +97,7 @@ def test_a_process_counts_alone_where_the_file_is_gone(
 
 @pytest.mark.parametrize(("value", "shown"), [(2_500_000.0, "2500000"), (2.5, "2.5"), (0.0, "0")])
 def test_a_whole_number_is_written_without_a_fraction(value: float, shown: str) -> None:
-    page = Exposition(openmetrics=False)
+    page = Exposition()
     page.add_cells(Family("zaqar_lite_sweep_seconds_total", MetricType.COUNTER, "help"), [value])
     assert page.text().splitlines()[-1] == f"zaqar_lite_sweep_seconds_total {shown}"
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from logging import DEBUG, WARNING
 from typing import Any
 
 from zaqar_lite.domain.errors import QueueChanged, RecordChanged, ZaqarLiteError
@@ -13,23 +14,24 @@ logger = logging.getLogger(__name__)
 class LoggedErrors:
     """Log what goes wrong in a block, and go on behind it: it is tried again, or was a courtesy.
 
-    That another writer was faster is nobody's concern.
+    That another writer was faster is nobody's concern. Of blocks that end in the same way one after
+    the other, because a store is away for example, only the first is a warning.
     """
 
-    __slots__ = ("_what",)
+    __slots__ = ("_told", "_what")
 
     def __init__(self, what: str) -> None:
-        self._what = what
+        self._what, self._told = what, ""
 
     def __enter__(self) -> None:
         """Begin the block."""
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
         """End it; only what ends a task or the process goes further."""
-        if isinstance(error, QueueChanged | RecordChanged):
-            logger.debug("%s: %s", self._what, error)
-        elif isinstance(error, ZaqarLiteError):
-            logger.warning("%s: %s", self._what, error)
+        before, self._told = self._told, "" if error is None else str(error)
+        if isinstance(error, ZaqarLiteError):
+            is_news = not isinstance(error, QueueChanged | RecordChanged) and self._told != before
+            logger.log(WARNING if is_news else DEBUG, "%s: %s", self._what, error)
         elif isinstance(error, Exception):
             logger.error("%s failed", self._what, exc_info=error)
         return isinstance(error, Exception)
@@ -47,6 +49,7 @@ class Background:
         self, name: str, step: Callable[[], Awaitable[float | None]], *, rest: float
     ) -> None:
         self._name = name
+        self._errors = LoggedErrors(name)
         self._step = step
         self._rest = rest
         self._woken = asyncio.Event()
@@ -74,7 +77,7 @@ class Background:
         while not self._stopped:
             self._woken.clear()
             rest: float | None = None
-            with LoggedErrors(self._name):
+            with self._errors:
                 rest = await self._step()
             rest = self._rest if rest is None else rest
             if rest <= 0:

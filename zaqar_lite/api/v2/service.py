@@ -20,7 +20,7 @@ from zaqar_lite.api.routes import route
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.health import Health, Readiness, Report
-from zaqar_lite.service.metrics.metrics import Exposition, Metrics
+from zaqar_lite.service.metrics.metrics import MEDIA_TYPE, Metrics
 
 VERSIONS = {
     "versions": [
@@ -162,7 +162,7 @@ class MetricActions:
     @route("GET /metrics", "metrics:get admin", (200,), plain=True)
     async def metrics(self, request: Request) -> Response:
         """Show all metrics."""
-        return _page(await self._metrics.page(openmetrics=_wants(request, b"openmetrics")))
+        return _page(await self._metrics.page())
 
     @route(
         "GET /metrics/queues",
@@ -179,9 +179,7 @@ class MetricActions:
         project, name = request.text("project"), request.text("name")
         if project is None or name is None:
             raise Refused(400, INVALID_REQUEST, "Both 'project' and 'name' are needed.")
-        openmetrics = _wants(request, b"openmetrics")
-        queue = QueueRef(project, name)
-        return _page(await self._metrics.queue_page(queue, openmetrics=openmetrics))
+        return _page(await self._metrics.queue_page(QueueRef(project, name)))
 
     @route(
         "GET /v2/queues/{queue_name}/depth -> Depth",
@@ -209,8 +207,8 @@ def _wants(request: Request, media_type: bytes) -> bool:
     return media_type in request.headers.get(b"accept", b"").lower()
 
 
-def _page(page: Exposition) -> Response:
-    return Response(200, page.text().encode(), media_type=page.media_type.encode())
+def _page(text: str) -> Response:
+    return Response(200, text.encode(), media_type=MEDIA_TYPE.encode())
 
 
 _UPSTREAMS = {("queues", "limit"): "queue_limit"}

@@ -102,8 +102,9 @@ class AttemptLog:
 
     async def forget(self, subscription: Subscription) -> None:
         """Remove the log of a subscription that has ended, or begins anew."""
-        self._pending.pop(_key(subscription), None)
-        await self._kind.delete(*_key(subscription))
+        key = _key(subscription)
+        async with self._pending.pop(key, _Pending(subscription)).writing:
+            await self._kind.delete(*key)
 
     async def flush(self) -> None:
         """Write what is pending."""
@@ -116,6 +117,8 @@ class AttemptLog:
         if pending is None:
             return
         async with pending.writing:
+            if self._pending.get(key) is not pending:
+                return  # it is forgotten
             attempts = tuple(pending.attempts)
 
             def merge(log: _Log | None) -> _Log:

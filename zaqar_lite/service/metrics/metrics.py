@@ -21,30 +21,23 @@ from zaqar_lite.service.metrics.shared_counters import (
     SharedCounters,
 )
 
-PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
-OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Sample = tuple[Mapping[str, str], float]
 
 
 class Exposition:
-    """A page of metrics in one of the two formats.
+    """A page of metrics in Prometheus' text format.
 
     Measured at 1,900 lines: prometheus_client's writer keeps the event loop for 16.9 ms, this one
     for 7.6 ms.
     """
 
-    def __init__(self, *, openmetrics: bool) -> None:
-        self._openmetrics = openmetrics
+    def __init__(self) -> None:
         self._lines: list[str] = []
-
-    @property
-    def media_type(self) -> str:
-        """What the page is."""
-        return OPENMETRICS if self._openmetrics else PROMETHEUS
 
     def text(self) -> str:
         """The whole page."""
-        return "".join([*self._lines, "# EOF\n" if self._openmetrics else ""])
+        return "".join(self._lines)
 
     def add(self, name: str, kind: MetricType, text: str, samples: Iterable[Sample]) -> None:
         """Write a family whose samples are at hand."""
@@ -81,8 +74,7 @@ class Exposition:
         self._lines.append(f"{family.name}_count{_labels(labels)} {total}\n")
 
     def _head(self, name: str, kind: MetricType, text: str) -> None:
-        shown = name.removesuffix("_total") if self._openmetrics else name
-        self._lines.append(f"# HELP {shown} {text}\n# TYPE {shown} {kind.value}\n")
+        self._lines.append(f"# HELP {name} {text}\n# TYPE {name} {kind.value}\n")
 
 
 def _number(value: float) -> str:
@@ -196,14 +188,14 @@ class Metrics:
             family = getattr(self.families, name)
             self._row.set(family.first, value())
 
-    async def page(self, *, openmetrics: bool) -> Exposition:
+    async def page(self) -> str:
         """Write everything: counters, and the counts of the queues that are worth looking at."""
-        return self.show(await self._queue_depths.latest(), openmetrics=openmetrics)
+        return self.show(await self._queue_depths.latest())
 
-    def show(self, found: Mapping[str, Any], *, openmetrics: bool) -> Exposition:
+    def show(self, found: Mapping[str, Any]) -> str:
         """Write everything, with what a pass over the queues found."""
         self._show_gauges()
-        page = Exposition(openmetrics=openmetrics)
+        page = Exposition()
         cells = self._counters.sums(largest=(self.families.sweep_debt.first,))
         for family in self.families.all:
             page.add_cells(family, cells)
@@ -212,13 +204,13 @@ class Metrics:
             self._write_totals(page, found)
             depths = [(QueueRef(one[0], one[1]), Depth(*one[2:])) for one in found["shown"]]
             self._write_queues(page, depths)
-        return page
+        return page.text()
 
-    async def queue_page(self, queue: QueueRef, *, openmetrics: bool) -> Exposition:
+    async def queue_page(self, queue: QueueRef) -> str:
         """Write the counts of one queue, as they are now."""
-        page = Exposition(openmetrics=openmetrics)
+        page = Exposition()
         self._write_queues(page, [(queue, await self._queue_depths.depth(queue))])
-        return page
+        return page.text()
 
     async def depth(self, queue: QueueRef) -> dict[str, float]:
         """The counts of one queue, now, and the age of its oldest ready message in seconds."""

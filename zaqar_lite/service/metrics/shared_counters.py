@@ -111,8 +111,8 @@ MESSAGES = {
     "whose idempotency key is the id of another message.",
 }
 """Counters of messages, by what happened to them. A claim that meets a lapsed lease before the
-sweep does not count it. What claims hand out is not called claimed here, because OpenMetrics knows
-a counter without its `_total`, and `zaqar_lite_claimed_messages` is the gauge of that state."""
+sweep does not count it. What claims hand out is not called claimed here, because
+`zaqar_lite_claimed_messages` is the gauge of that state."""
 DEAD = ("rejected", "failed", "exhausted", "swept")
 OPERATIONS = (
     "post",
