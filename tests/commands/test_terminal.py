@@ -44,7 +44,9 @@ def test_no_id_and_no_name_is_cut(shown: Shown, queue: str, client: Client) -> N
     assert name in shown("watch", name, "--count", "1", columns=110)
     narrow = shown("watch", name, "--count", "1", columns=60)
     assert "\u2026" not in narrow
-    assert name in "".join(line.split()[0] for line in narrow.splitlines() if line.split())
+    assert name in "".join(
+        line.split("│")[2].strip() for line in narrow.splitlines() if "│" in line
+    )
 
 
 def test_a_narrow_terminal_shows_a_row_by_its_fields(
@@ -102,7 +104,9 @@ def test_what_a_job_refused_is_said_in_words(shown: Shown, queue: str) -> None:
 def test_a_terminal_gets_a_progress_bar(shown: Shown, queue: str, tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl"
     source.write_text("1\n" * 5000, encoding="utf-8")
-    assert "5,000 messages" in shown("message", "post", queue, "--file", str(source))
+    words = ("message", "post", queue, "--file", str(source))
+    assert "10.0/10.0 kB" in shown(*words)
+    assert "4999" in shown(*words, "--format", "csv", "--body-column", "1", "--dry-run")
 
 
 def test_what_a_server_is_not_set_to_do_is_said(tmp_path: Path) -> None:

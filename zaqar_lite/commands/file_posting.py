@@ -29,29 +29,27 @@ NO_JSON = (
 )
 _OPTIONS = ("ttl", "delay", "deliver_at", "headers", "group")
 """Options that apply to all messages of a file."""
-Advance = Callable[[int], None]
 Item = sdk.NewMessage | sdk.RawBody | str
 Items = Generator[Item, None, None]
 
 
 def post_file(arguments: argparse.Namespace, output: Output) -> int | None:
-    """Post what a file holds; return 1 if something was refused."""
+    """Post what a file holds, or only count it; return 1 if something was refused."""
+    if arguments.dry_run:
+        with contextlib.ExitStack() as stack:
+            count = sum(1 for _ in _read(arguments, _open(arguments.file, stack)))
+        output.record({"queue": arguments.queue, "messages": count, "dry_run": True})
+        return None
     begin, stored = time.monotonic(), 0
     with contextlib.ExitStack() as stack:
-        source, size = _open(arguments.file, stack)
+        source = _open(arguments.file, stack)
         rejects = Rejects(arguments, stack)
         items = stack.enter_context(contextlib.closing(_read(arguments, source)))
-        if arguments.dry_run:
-            count = sum(1 for _ in items)
-            output.record({"queue": arguments.queue, "messages": count, "dry_run": True})
-            return None
-        advance = _progress(source, size, stack)
 
         def posted(batch: sdk.Posted[Item]) -> None:
             # Stored for certain; a few more may be, when an answer was lost.
             nonlocal stored
             stored += len(batch.ids)
-            advance(len(batch.ids))
 
         try:
             with _ended_by_interrupts():
@@ -115,7 +113,7 @@ class Rejects:
 
     def __init__(self, arguments: argparse.Namespace, stack: contextlib.ExitStack) -> None:
         self._file: TextIO | None = None
-        if arguments.rejects is None or arguments.dry_run:
+        if arguments.rejects is None:
             return
         path = Path(arguments.rejects)
         if arguments.file != "-" and path.resolve() == Path(arguments.file).resolve():
@@ -144,12 +142,18 @@ class Rejects:
         self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
-def _open(name: str, stack: contextlib.ExitStack) -> tuple[BinaryIO, int | None]:
-    """Open the file; its size in bytes is None for a pipe."""
+def _open(name: str, stack: contextlib.ExitStack) -> BinaryIO:
+    """Open the file; a bar on standard error, if that is a terminal, shows how far it is read."""
     if name == "-":
-        return sys.stdin.buffer, None
-    source = stack.enter_context(Path(name).open("rb"))  # noqa: SIM115 - the stack closes it
-    return source, Path(name).stat().st_size or None
+        return sys.stdin.buffer
+    source: BinaryIO = stack.enter_context(Path(name).open("rb"))  # noqa: SIM115 - the stack closes it
+    if not sys.stderr.isatty():
+        return source
+    from rich.console import Console  # noqa: PLC0415 - a pipe never needs rich
+    from rich.progress import wrap_file  # noqa: PLC0415
+
+    size, console = Path(name).stat().st_size, Console(stderr=True)
+    return stack.enter_context(wrap_file(source, size, description="Posting", console=console))
 
 
 def _read(arguments: argparse.Namespace, source: BinaryIO) -> Items:
@@ -235,33 +239,3 @@ def _when(row: dict[str, str], arguments: argparse.Namespace) -> tuple[dt.dateti
         return instant(text), None
     except argparse.ArgumentTypeError:
         return None, f"deliver_at {text}"
-
-
-def _progress(source: BinaryIO, size: int | None, stack: contextlib.ExitStack) -> Advance:
-    """Show a bar on standard error if that is a terminal; return the function that moves it."""
-    if not sys.stderr.isatty():
-        return lambda _: None
-    from rich.console import Console  # noqa: PLC0415 - a pipe never needs rich
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
-
-    progress = stack.enter_context(
-        Progress(
-            TextColumn("{task.fields[messages]:,} messages"),
-            BarColumn(),
-            TextColumn("{task.fields[rate]:,.0f}/s"),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-        )
-    )
-    task = progress.add_task("", total=size, messages=0, rate=0.0)
-    begin, messages = time.monotonic(), 0
-
-    def advance(count: int) -> None:
-        nonlocal messages
-        messages += count
-        rate = messages / max(time.monotonic() - begin, 0.001)
-        # What was read is a little ahead of what is stored: good enough for a bar.
-        done = source.tell() if size is not None else None
-        progress.update(task, completed=done, messages=messages, rate=rate)
-
-    return advance

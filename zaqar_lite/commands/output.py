@@ -1,7 +1,4 @@
-"""What a command prints: tables on a terminal, JSON lines in a pipe or with --json, retries.
-
-Where a terminal is too narrow for the columns of a table, each row is a small table of its fields.
-"""
+"""What a command prints: tables on a terminal, JSON lines in a pipe or with --json, retries."""
 
 import dataclasses
 import datetime as dt
@@ -20,9 +17,6 @@ from zaqar_lite.durations import duration_shown
 # A table needs its rows in memory to align them, so a long listing is several tables.
 ROWS_PER_TABLE = 500
 
-# What is copied from a table stays in one piece; everything else wraps where it must.
-IDS = frozenset({"id", "message_id", "claim_id", "claim", "marker", "until", "name", "queue"})
-NARROWEST = 20
 CLEAR = "\r\x1b[K"
 DURATIONS = frozenset({"age", "ttl", "grace", "oldest_age", "delay"})
 
@@ -50,41 +44,30 @@ class Output:
             return
         iterator = iter(rows)
         while part := list(itertools.islice(iterator, ROWS_PER_TABLE)):
-            self._table(part, columns)
+            self._draw(part, columns)
             empty = ""
         if text := empty if isinstance(empty, str) else empty():
             self.say(text)
-
-    @staticmethod
-    def _table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
-        from rich.console import Console  # noqa: PLC0415 - a pipe never needs rich
-        from rich.table import Table  # noqa: PLC0415
-        from rich.text import Text  # noqa: PLC0415
-
-        columns = [one for one in columns if any(row.get(one) is not None for row in rows)]
-        cells = [[_cell(column, row.get(column)) for column in columns] for row in rows]
-        table, needed = Table(header_style="bold"), 1
-        for number, column in enumerate(columns):
-            longest = max(len(column), *(len(row[number]) for row in cells))
-            least = longest if column in IDS else min(longest, max(len(column), NARROWEST))
-            table.add_column(column, overflow="fold", no_wrap=column in IDS, min_width=least)
-            needed += least + 3
-        console = Console()
-        if needed > console.width and len(columns) > 1:
-            _print_fields([dict(zip(columns, row, strict=True)) for row in cells])
-            return
-        for row in cells:
-            # Text, not str: a body may hold what rich would read as its own markup.
-            table.add_row(*map(Text, row))
-        console.width = max(console.width, needed)
-        console.print(table)
 
     def record(self, record: Mapping[str, object]) -> None:
         """Print one thing."""
         if self.as_json:
             print(_encoded(record))
             return
-        _print_fields([{key: _cell(key, value) for key, value in record.items()}])
+        self._draw([record])
+
+    @staticmethod
+    def _draw(rows: Sequence[Mapping[str, object]], columns: Sequence[str] | None = None) -> None:
+        """Draw a table, or the fields of a record where no columns are given."""
+        from rich.console import Console  # noqa: PLC0415 - a pipe never needs rich
+
+        from zaqar_lite.commands import tables  # noqa: PLC0415
+
+        console = Console()
+        if columns is None:
+            console.print(tables.fields(rows, list(rows[0]), console))
+        else:
+            console.print(tables.table(rows, columns, console))
 
     def line(self, text: str) -> None:
         """Print a line above a table; in JSON the rows have the same facts as fields."""
@@ -95,28 +78,6 @@ class Output:
         """Tell a person at a terminal, and no pipe."""
         if not self.as_json:
             print(text, file=sys.stderr)
-
-
-def _print_fields(rows: Sequence[Mapping[str, str]]) -> None:
-    """Print a line for each field that has a value, and a rule between two rows."""
-    from rich.console import Console  # noqa: PLC0415 - a pipe never needs rich
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    table, longest_key, longest_id = Table(show_header=False), 0, 0
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for row in rows:
-        for key, cell in row.items():
-            if cell:
-                table.add_row(Text(key, style="bold"), Text(cell))
-                longest_key = max(longest_key, len(key))
-                longest_id = max(longest_id, len(cell) if key in IDS else 0)
-        table.add_section()
-    console = Console()
-    # On a terminal that is too narrow for its ids the terminal wraps the lines, whole.
-    console.width = max(console.width, longest_key + longest_id + 7)
-    console.print(table)
 
 
 def as_row(value: Any) -> dict[str, object]:  # noqa: ANN401 - what the SDK returns
@@ -149,21 +110,15 @@ def printable(value: object) -> str:
     return "".join(one if one.isprintable() else repr(one)[1:-1] for one in str(value))
 
 
-def _cell(column: str, value: object) -> str:
-    if column in DURATIONS and isinstance(value, int | float):
-        return duration_shown(value)
-    return _shown(value)
-
-
-def _shown(value: object) -> str:
+def printed(column: str, value: object) -> str:
+    """Return a value of a column as a terminal shows it; nothing for None."""
     if value is None:
         return ""
+    if column in DURATIONS and isinstance(value, int | float):
+        return duration_shown(value)
     if isinstance(value, dt.datetime):
         return str(_plain(value))
-    text = (
-        value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=_plain)
-    )
-    return printable(text)
+    return printable(value if isinstance(value, str) else _encoded(value))
 
 
 class Retrying:

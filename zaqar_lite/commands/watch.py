@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from zaqar_lite import searching
 from zaqar_lite.commands import sdk
@@ -18,11 +17,7 @@ from zaqar_lite.commands.output import Output, printable
 from zaqar_lite.durations import duration_shown
 from zaqar_lite.searching import Search, by_trouble
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-
-COUNTS = ("ready", "delayed", "claimed", "dead")
+COLUMNS = ("queue", "ready", "delayed", "claimed", "dead", "oldest_age")
 MOST_QUEUES = 1_000
 """How many queues one look asks about; each takes a request."""
 
@@ -110,15 +105,24 @@ def _print(looks: Iterator[Look], output: Output) -> Look:
 
 
 def _live(looks: Iterator[Look], interval: float) -> Look:
-    from rich.live import Live  # noqa: PLC0415 - a pipe never needs rich
+    from rich.console import Console, Group  # noqa: PLC0415 - a pipe never needs rich
+    from rich.live import Live  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
 
-    last, rows, before = Look([]), list[dict[str, object]](), list[dict[str, object]]()
+    from zaqar_lite.commands import tables  # noqa: PLC0415
+
+    last, rows = Look([]), list[dict[str, object]]()
+    often = f"every {duration_shown(interval)}; Ctrl-C ends"
     with Live(auto_refresh=False) as live:
-        for look in looks:
-            if look.failure is None:
-                before, rows = rows, look.rows
-            live.update(_table(rows, before, interval, look), refresh=True)
-            last = look
+        for last in looks:
+            rows = rows if last.failure is not None else last.rows
+            said = f"{last.failure}; looking again {often}" if last.failure else often
+            below = Text(
+                "; ".join(filter(None, (last.note if rows else "no queues", said))), style="italic"
+            )
+            # Not the console of `live`, which must be as wide as the terminal is.
+            table = tables.table(rows, COLUMNS, Console())
+            live.update(Group(table, below), refresh=True)
     return last
 
 
@@ -166,46 +170,3 @@ def _counts(
         "dead": dead,
         "oldest_age": stats.oldest.age if stats.oldest is not None else None,
     }
-
-
-def _table(
-    rows: list[dict[str, object]], before: list[dict[str, object]], interval: float, look: Look
-) -> "Table":
-    """Return the counts, each with its change since the last look.
-
-    A name that is wider than the terminal leaves room for goes on in the next line: a cut one
-    could be that of two queues.
-    """
-    from rich.box import SIMPLE_HEAD  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    table = Table(
-        box=SIMPLE_HEAD,
-        header_style="bold",
-        pad_edge=False,
-        collapse_padding=True,
-        caption_justify="left",
-    )
-    table.add_column("queue", overflow="fold", min_width=10)
-    for name in (*COUNTS, "oldest"):
-        table.add_column(name, justify="right", no_wrap=True)
-    often = f"every {duration_shown(interval)}; Ctrl-C ends"
-    if look.failure is not None:
-        often = f"{look.failure}; looking again {often}"
-    table.caption = Text("; ".join(filter(None, (look.note, often))))
-    known = {row["queue"]: row for row in before}
-    for row in rows:
-        last = known.get(row["queue"], row)
-        cells = [_change(row[name], last[name]) for name in COUNTS]
-        age = row["oldest_age"]
-        oldest = duration_shown(age) if isinstance(age, int | float) else ""
-        table.add_row(str(row["queue"]), *cells, oldest)
-    return table
-
-
-def _change(now: object, before: object) -> str:
-    if not isinstance(now, int):
-        return "-"
-    change = now - before if isinstance(before, int) else 0
-    return f"{now:,} ({change:+,})" if change else f"{now:,}"
