@@ -11,6 +11,7 @@ from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.quotas import Quota
 from zaqar_lite.service.quotas import quota_usage
 from zaqar_lite.service.quotas.quota_usage import MessageQuota
+from zaqar_lite.service.quotas.quotas import Quotas
 
 pytestmark = pytest.mark.anyio
 HOUR = 3_600_000
@@ -24,7 +25,8 @@ async def test_messages_and_bytes_of_all_queues_of_a_project_are_counted(
     async def no() -> bool:
         return False
 
-    quota = MessageQuota(stores.messages, stores.management, lambda _: Quota(messages=6))
+    quotas = Quotas(stores.management, Quota(messages=6), shared=False)
+    quota = MessageQuota(stores.messages, stores.management, quotas)
     new = [NewMessage(b'"1234567"', HOUR)]
     for name, count in (("a", 3), ("b", 2)):
         ref = QueueRef(project, name)

@@ -46,9 +46,10 @@ class House:
         )
         self.messages, self.management = made
         self.time = Time()
+        quotas = Quotas(self.management, quota, shared=False)
         self.one, self.other = (
             MessageQuota(
-                self.messages, self.management, lambda _: quota, shared=shared, monotonic=self.time
+                self.messages, self.management, quotas, shared=shared, monotonic=self.time
             )
             for _ in range(2)
         )
@@ -226,14 +227,15 @@ async def test_what_leaves_takes_its_own_bytes_along(first: int) -> None:
 
 async def test_a_project_without_such_a_quota_is_counted_where_it_is_shown() -> None:
     it = await house(Quota(queues=1))
-    assert not it.one.bounds("p")
+    assert not it.one.quotas.bound_messages
     new = [NewMessage(b"12", 60_000)]
     for number in range(101):
         queue = QueueRef("p", f"q{number:03}")
         await it.management.create_queue(queue, {}, max_queues=200)
         await it.messages.post(queue, new, client_id="c", version=None)
     assert await it.one.usage("p") == (101, 202)
-    assert all(House(one).one.bounds("p") for one in (Quota(messages=1), Quota(bytes=1)))
+    bounding = (Quota(messages=1), Quota(bytes=1))
+    assert all(House(one).one.quotas.bound_messages for one in bounding)
 
 
 async def test_another_process_follows_what_is_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,7 @@ class Services:
         self.authorizer = Authorizer(Defaults(settings.role_defaults))
         self.revalidation = Revalidation()
         self.quotas = quotas = Quotas(management, settings.default_quota, shared=shared)
-        self.message_quota = MessageQuota(messages, management, quotas.of, shared=shared)
+        self.message_quota = MessageQuota(messages, management, quotas, shared=shared)
         self.leases = ConcurrencyLeases(management, workers=settings.workers) if shared else None
         limit_of = ConcurrencyLimit if self.leases is None else self.leases.of
         self.connection_limits = ConnectionLimits(quotas, limit_of("connections"))

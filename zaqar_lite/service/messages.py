@@ -101,7 +101,7 @@ class Messages:
         post = _Post(queue, drafts, size, client_id, key, has_delay, lazily)
         store = partial(self._store, post)
         quota = self.message_quota
-        if quota is None or not quota.bounds(queue.project):
+        if quota is None or not quota.quotas.bound_messages:
             return await self.policies.decide(queue, store)
         repeats = partial(is_repeated, self.messages, queue, drafts, batch_key)
         decide = partial(self.policies.decide, queue, store)

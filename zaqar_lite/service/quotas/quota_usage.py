@@ -22,12 +22,13 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from zaqar_lite.domain.errors import QuotaReached, Unavailable
-from zaqar_lite.domain.quotas import Quota, QuotaOf
+from zaqar_lite.domain.quotas import Quota
 from zaqar_lite.service.background import cancelled
 from zaqar_lite.service.caching import Cache
 from zaqar_lite.service.long_polling import LongPolling
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.quotas.concurrency_limits import ConnectionLimits
+from zaqar_lite.service.quotas.quotas import Quotas
 from zaqar_lite.service.records import all_queues
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 from zaqar_lite.storage.base import MessageStore
@@ -114,17 +115,12 @@ class MessageQuota:
 
     messages: MessageStore
     management: ManagementStore
-    quota_of: QuotaOf
+    quotas: Quotas
     shared: bool = False
     monotonic: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
         self._tallies: Cache[str, _Tally] = Cache(_MAX_PROJECTS)
-
-    def bounds(self, project: str) -> bool:
-        """Whether the project has a quota of messages or bytes."""
-        quota = self.quota_of(project)
-        return quota.messages is not None or quota.bytes is not None
 
     async def post(
         self,
@@ -133,11 +129,13 @@ class MessageQuota:
         post: Callable[[], Awaitable[R]],
         is_repeated: Callable[[], Awaitable[bool]],
     ) -> R:
-        """Post messages with bodies of these `sizes` for a project with a quota.
+        """Post messages with bodies of these `sizes`, within the project's quota if it has one.
 
         Raises:
             QuotaReached: they would exceed a quota, and do not repeat an earlier post.
         """
+        if not self.quotas.of(project).bounds_messages:
+            return await post()
         tally, usage = self._tally(project), Usage(len(sizes), sum(sizes))
         try:
             await self._admit(project, tally, usage)
@@ -156,7 +154,7 @@ class MessageQuota:
         Raises:
             QuotaReached: it would exceed a quota of the project.
         """
-        quota, now = self.quota_of(project), self.monotonic()
+        quota, now = self.quotas.of(project), self.monotonic()
         is_part_used = self.shared and tally.is_part_used(quota, post)
         if is_part_used or tally.is_older(2 * COUNT_EVERY, now):
             await self._counted(project, tally)

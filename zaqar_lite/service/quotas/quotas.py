@@ -45,6 +45,8 @@ class Quotas(BackgroundWorker):
         """Whether any project has a quota of connections."""
         self.are_metered = False
         """Whether requests are counted, because any project has one of the two."""
+        self.bound_messages = False
+        """Whether any project has a quota of messages or bytes."""
         self.changed: Callable[[], None] = lambda: None
         """Called when something was set, here or elsewhere."""
         self._replace({}, {})
@@ -135,6 +137,7 @@ class Quotas(BackgroundWorker):
         self.has_rates = any(quota.rates != UNLIMITED.rates for quota in quotas)
         self.has_connections = any(quota.connections is not None for quota in quotas)
         self.are_metered = self.has_rates or self.has_connections
+        self.bound_messages = any(quota.bounds_messages for quota in quotas)
         self.changed()
 
 
