@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 from uvicorn.server import ServerState
 
-from tests.api.sockets import Raw, Unasked, chunked, established, request
+from tests.api.sockets import SENDER, Raw, Unasked, chunked, established, request
 from tests.server import ServerProcess
 from zaqar_lite.api.request import Head, Request, Response, Write
+from zaqar_lite.main import create_app
 from zaqar_lite.server.connections import HttpConnection, connections_of
 from zaqar_lite.server.http1 import RequestReader
 from zaqar_lite.server.loading import load
@@ -26,6 +27,12 @@ from zaqar_lite.server.loading import load
 POST = "/v2/queues/q/messages"
 WAITS = {"Expect": "100-continue"}
 H2C = {"Connection": "Upgrade", "Upgrade": "h2c"}
+HANDSHAKE = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+}
 MESSAGE = b'{"messages": [{"body": 1}]}'
 
 
@@ -152,6 +159,8 @@ def test_what_is_no_http_does_not_answer_the_request_before_it(server: ServerPro
         request("GET", "/livez").replace(b"\r\n", b"\n"),
         request("GET", "/livez")[:-2] + b"\n" + request("GET", "/livez"),
         request("CONNECT", "/livez", request("GET", "/livez")),
+        request("POST", POST, MESSAGE, headers={"Content-Length": "27".zfill(19)})
+        + request("GET", "/livez"),
     ],
 )
 def test_what_is_no_http_is_refused_in_the_form_of_errors(
@@ -259,6 +268,25 @@ def test_a_head_may_have_256_kib(strict: ServerProcess) -> None:
             if statuses == [200, 200]:
                 raw.send(request("GET", "/v2/queues"))
             assert [raw.answer().status for _ in statuses] == statuses
+
+
+def test_what_trails_a_body_may_have_256_kib(strict: ServerProcess) -> None:
+    """Nothing of it is kept; each byte of a body begins the count again."""
+    post = request("POST", POST, headers={"Transfer-Encoding": "chunked"})
+    for extra, status in (b";x=%b" % (b"x" * 200_000), 201), (b"", 431):
+        sent = b"".join(b"%x%b\r\n%c\r\n" % (1, extra, byte) for byte in MESSAGE[:3])
+        sent += b"%x\r\n%b\r\n0\r\n" % (len(MESSAGE) - 3, MESSAGE[3:])
+        sent += b"X: 1\r\n\r\n" if extra else b"X: %b" % (b"x" * 270_400)
+        with Raw(strict) as raw:
+            raw.send(post + sent)
+            assert raw.answer().status == status
+
+
+def test_a_head_of_many_names_takes_no_time() -> None:
+    sent = [(b"%x" % number, b"") for number in range(40_000)]
+    begun = time.process_time()
+    assert Head("GET", b"/", b"", [*sent, sent[7]]).repeated == (b"7",)
+    assert time.process_time() - begun < 1
 
 
 KNOWN = request("POST", POST, MESSAGE + b" " * 9_000)
@@ -423,6 +451,7 @@ def test_a_body_with_two_lengths_is_refused(server: ServerProcess) -> None:
         {"Transfer-Encoding": "chunked", "Content-Length": "4"},
         {"Content-Length": "4\r\nContent-Length: 27"},
         {"Transfer-Encoding": "chunked, identity"},
+        {"Transfer-Encoding": "identity\r\nTransfer-Encoding: chunked"},
     ):
         with Raw(server) as raw:
             raw.send(request("POST", POST, headers=two) + b"0\r\n\r\n" + MESSAGE)
@@ -430,6 +459,8 @@ def test_a_body_with_two_lengths_is_refused(server: ServerProcess) -> None:
             assert b"HTTP/1.1 2" not in raw.rest()
 
 
+ID = SENDER["Client-ID"]
+TWICE = gzip.compress(MESSAGE) + gzip.compress(b" ")
 ASKED = [
     (request("POST", POST, MESSAGE), 201),
     (request("GET", POST), 200),
@@ -447,6 +478,12 @@ ASKED = [
     (request("POST", POST, MESSAGE, headers=H2C), 201),
     (request("GET", POST, headers=H2C), 200),
     (chunked("POST", POST, MESSAGE, **H2C), 201),
+    (
+        request("POST", POST, MESSAGE, headers={"Content-Length": "27 \t", "Client-ID": ID + " "}),
+        201,
+    ),
+    (request("POST", POST, TWICE, headers={"Content-Encoding": "gzip"}), 400),
+    (request("GET", "http://127.0.0.1"), 300),
 ]
 """Requests that have come whole, with the status that each gets."""
 LAST = [
@@ -590,6 +627,15 @@ class Wire(asyncio.Transport):
     def pause_reading(self) -> None:
         self.is_paused = True
 
+    def resume_reading(self) -> None:
+        self.is_paused = False
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol: Any = protocol
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
 
 def _begun() -> tuple[HttpConnection, Wire]:
     """Make a connection on which a known head has come, and a part of its body."""
@@ -626,6 +672,28 @@ async def test_a_body_that_goes_on_behind_an_unread_answer_is_not_gathered() -> 
         connection.data_received(b"x")
     connection.connection_lost(None)
     assert wire.is_paused
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("first", "answer"), [(b"\x81", b"\x81~"), (b"\x89", b"\x8a\x00")])
+async def test_tens_of_thousands_of_frames_hold_up_nobody(first: bytes, answer: bytes) -> None:
+    """Texts that are no requests, and pings: they are read and answered in many turns."""
+    settings = load(environment={}, overrides={"store": "memory://"})
+    wire, frames = Wire(), 20_000
+    connection = connections_of(create_app(settings), settings)(None, ServerState())
+    connection.connection_made(wire)
+    connection.data_received(request("GET", "/v2/ws", headers=HANDSHAKE))
+    assert wire.written.startswith(b"HTTP/1.1 101 ")
+    wire.protocol.data_received((first + b"\x80\0\0\0\0") * frames)
+    turns: list[int] = []
+    before = wire.written.count(answer)
+    while sum(turns) + before < frames:
+        await asyncio.sleep(0)
+        turns.append(wire.written.count(answer) - before - sum(turns))
+    wire.protocol.connection_lost(None)
+    assert before < 1_000
+    assert max(turns) < 1_000
+    assert not wire.is_paused
 
 
 @pytest.mark.anyio

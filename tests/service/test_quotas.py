@@ -48,9 +48,7 @@ class House:
         self.time = Time()
         quotas = Quotas(self.management, quota, shared=False)
         self.one, self.other = (
-            MessageQuota(
-                self.messages, self.management, quotas, shared=shared, monotonic=self.time
-            )
+            MessageQuota(self.messages, self.management, quotas, shared=shared, monotonic=self.time)
             for _ in range(2)
         )
 

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from zaqar_lite.api.tracing import RequestTraces
 
 _PAGE = "/ui"
+_READING, _ALLOWS_READING = ("GET", "HEAD"), ((b"allow", b"GET, HEAD"),)
 _access = logging.getLogger("zaqar_lite.access")
 _SLOW = 0.5
 """Seconds of work that make a request slow; time that it asked to wait does not count."""
@@ -59,7 +60,7 @@ _STOPS = Unavailable("The server is stopping; whether this was carried out is no
 
 @dataclass(eq=False, repr=False)
 class Application:
-    """Answer requests; `describe` serves the OpenAPI document over ASGI.
+    """Answer requests; `describe` writes the OpenAPI document.
 
     `check_store` raises Unavailable until the stores are open.
     """
@@ -70,7 +71,7 @@ class Application:
     proxies: TrustedProxies | None
     rates: RateLimits
     connection_limits: ConnectionLimits
-    describe: AsgiApp
+    describe: Callable[[], Awaitable[bytes]]
     lifespan: Lifespan
     check_store: Callable[[], None]
     metrics: Metrics
@@ -108,20 +109,14 @@ class Application:
         gateway = None if self.proxies is None else self.proxies.check
         either = (self.checks.check_headers, gateway)
         self._before_dialect = tuple(one for one in either if one is not None)
-        self._of_dialect = {one.name: self._checks_of_dialect(one) for one in self._others}
+        others = () if self.dialect is None else self.dialect.routes
+        self._of_dialect = {one.name: self._checks_of_dialect(one) for one in others}
+        self.routes: tuple[Route, ...] = (*self.tree.routes, *others)
+        """Every route that is served."""
         for template, node in self.tree.nodes.items():
             node.otherwise = self._checks_of(template, node, None)
             for method, route in node.routes.items():
                 node.checks[method] = self._checks_of(template, node, route)
-
-    @property
-    def routes(self) -> tuple[Route, ...]:
-        """Every route that is served."""
-        return (*self.tree.routes, *self._others)
-
-    @property
-    def _others(self) -> tuple[Route, ...]:
-        return () if self.dialect is None else self.dialect.routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request over ASGI, or run the lifespan."""
@@ -200,7 +195,9 @@ class Application:
         """Answer what is for the page or the document, and guesses; None for any other request."""
         try:
             if request.path == OPENAPI_PATH:
-                return await asgi.ask(self.describe, request)
+                if request.method not in _READING:
+                    raise Refused(405, "405 Method Not Allowed", headers=_ALLOWS_READING)
+                return Response(200, None, body=await self.describe())
             if self.page is not None and request.path.startswith(_PAGE):
                 # The page is for a client that calls this server by one of its own names.
                 self.checks.check_headers(request)
@@ -219,14 +216,14 @@ class Application:
     def _charge_stream(self, stream: Stream, project: str) -> Stream:
         """The same stream, of which the project pays for what is read."""
 
-        def counting(write: Write) -> Write:
+        async def charged(write: Write) -> None:
             async def count_and_write(part: bytes) -> None:
                 self.rates.charge(project, READ, len(part))
                 await write(part)
 
-            return count_and_write
+            await stream(count_and_write)
 
-        return lambda write: stream(counting(write))
+        return charged
 
     async def _count(self, request: Request, route: Route) -> None:
         """Count a request by what it asks for, and its connection, for its project.

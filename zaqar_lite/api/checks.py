@@ -3,7 +3,7 @@
 import ipaddress
 import re
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import NoReturn
 
@@ -30,7 +30,7 @@ _SINGLE = frozenset(
     (
         b"host",
         *(b"client-id", b"x-project-id", b"x-tenant-id", b"idempotency-key", b"content-type"),
-        *(b"authorization", b"x-auth-token", b"x-service-token"),
+        *(b"authorization", b"x-auth-token", b"x-service-token", b"transfer-encoding"),
         *(SIGNATURE, b"url-paths", b"url-methods", b"url-expires"),
     )
 )
@@ -99,18 +99,16 @@ class Checks:
         found.append(_set_project if _is_in_a_project(template) else _set_project_if_any)
         return (*found, _check_queue) if names_queue else tuple(found)
 
-    def check_revoked(self, request: Request) -> Awaitable[None] | None:
+    async def check_revoked(self, request: Request) -> None:
         """Refuse a signature that fits and was revoked; it is behind those of `of`.
 
         Raises:
             Refused: 404, as for any signature that does not admit.
         """
-        return self._refuse_revoked(request) if request.is_signed else None
-
-    async def _refuse_revoked(self, request: Request) -> None:
-        signature = request.headers[SIGNATURE].decode("latin-1")
-        if not await self._presigned_urls.admits(request.queue, signature):
-            raise Refused(404, _NOT_FOUND)
+        if request.is_signed:
+            signature = request.headers[SIGNATURE].decode("latin-1")
+            if not await self._presigned_urls.admits(request.queue, signature):
+                raise Refused(404, _NOT_FOUND)
 
     def _set_client(self, request: Request) -> None:
         request.client_id = self._known_client(request.headers.get(b"client-id"))

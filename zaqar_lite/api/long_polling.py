@@ -45,8 +45,7 @@ class LongRequests:
 
     async def _look(self, request: Request) -> None:
         if request.is_signed:
-            if (revoked := self.checks.check_revoked(request)) is not None:
-                await revoked
+            await self.checks.check_revoked(request)
         elif self.authentication is not None:
             await self.authentication.readmit(request)
 

@@ -9,13 +9,12 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
 from msgspec.json import schema_components
-from starlette.requests import Request
-from starlette.responses import Response
+from orjson import dumps
 
 from zaqar_lite.api.request import VARIABLE, Dialect, Route
-from zaqar_lite.api.routes import OPENAPI_PATH, RouteTree
+from zaqar_lite.api.routes import RouteTree
 from zaqar_lite.api.v2.claims import OneSettlement
 from zaqar_lite.api.v2.queues import PATCH_TYPE
 from zaqar_lite.domain.attempts import Ended
@@ -356,14 +355,11 @@ _CHECKED = (400, 404, 406, 431)
 _IDENTIFIED = (401, 403, 429)
 
 
-def build_framework(
+def write_document(
     tree: RouteTree, limits: Limits, dialect: Dialect | None, *, version: str, authenticates: bool
-) -> FastAPI:
-    """Make the FastAPI application that serves the OpenAPI document."""
-    app = FastAPI(
-        title="Zaqar Lite", version=version, openapi_url=OPENAPI_PATH, docs_url=None, redoc_url=None
-    )
-    app.add_exception_handler(405, _refuse_method)
+) -> bytes:
+    """Write the OpenAPI document; FastAPI makes its frame from the routes."""
+    app = FastAPI(title="Zaqar Lite", version=version)
     for route in tree.routes:
         app.add_api_route(
             route.template,
@@ -375,7 +371,7 @@ def build_framework(
             response_class=Response,
             openapi_extra=_operation(route, authenticates),
         )
-    document = app.openapi()  # which FastAPI keeps and serves
+    document = app.openapi()
     document["components"] = {"schemas": schemas(tree.routes, limits)}
     if authenticates:
         document["components"]["securitySchemes"] = {
@@ -384,15 +380,7 @@ def build_framework(
         }
     if dialect is not None:
         _add_dialect(document, dialect, authenticates=authenticates)
-    return app
-
-
-async def _refuse_method(_: Request, error: Exception) -> Response:
-    """Answer another method than GET and HEAD in the form that all errors have."""
-    headers = dict(getattr(error, "headers", None) or {})
-    return Response(
-        b'{"title":"405 Method Not Allowed"}', 405, headers, media_type="application/json"
-    )
+    return dumps(document)
 
 
 async def _declared() -> None:

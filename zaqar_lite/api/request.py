@@ -7,7 +7,9 @@ of what they read, and write responses in their own form; both pass the same che
 import asyncio
 import re
 import zlib
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, replace
 from random import getrandbits
@@ -17,6 +19,7 @@ from urllib.parse import unquote, unquote_plus
 import orjson
 from msgspec import Struct
 
+from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.identity import TRUSTED, Access, Principal, Verb
 from zaqar_lite.domain.limits import DEFAULT_LIMIT, Limits, page_limit
 from zaqar_lite.domain.models import QueueRef
@@ -129,6 +132,12 @@ class Response(Struct, eq=False):
     stream: Stream | None = None
     body: bytes = b""
 
+    async def take_back(self) -> None:
+        """Undo what was done for a client that has gone; if the store can't, its lease lapses."""
+        if self.undo is not None:
+            with suppress(Unavailable):
+                await self.undo()
+
     def text(self) -> bytes:
         """The document as it is sent; non-ASCII stays unescaped."""
         document = self.document
@@ -205,7 +214,10 @@ class Head:
         self.path = unquote(raw_path.decode("ascii")) if path is None else path
         self.query_string = query_string
         self.headers = headers = dict(sent)
-        self.repeated = () if len(headers) == len(sent) else _repeated(sent)
+        self.repeated: tuple[bytes, ...] = ()
+        if len(headers) != len(sent):  # there may be tens of thousands
+            counts = Counter(name for name, _ in sent)
+            self.repeated = tuple(name for name, count in counts.items() if count > 1)
         self.keeps_alive = keeps_alive
         length = headers.get(b"content-length", b"0")
         self.size = int(length) if length.isdigit() and len(length) <= LONGEST_LENGTH else 0
@@ -221,11 +233,6 @@ class Head:
         other.keeps_alive, other.admission = self.keeps_alive, self.admission
         other.headers, other.size = {**self.headers, **headers}, size
         return other
-
-
-def _repeated(sent: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, ...]:
-    names = [name for name, _ in sent]
-    return tuple(name for name in dict.fromkeys(names) if names.count(name) > 1)
 
 
 def do_nothing() -> None:
@@ -542,6 +549,8 @@ def _decompressed(data: bytes, most: int) -> bytes:
         raise bad_body("The body is not what its Content-Encoding says: gzip.") from None
     if len(found) <= most and not decompressor.eof:
         raise bad_body("The body ends within its gzip stream.")
+    if decompressor.unused_data:
+        raise bad_body("The body goes on behind the end of its gzip stream.")
     return found
 
 

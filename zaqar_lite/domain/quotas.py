@@ -52,11 +52,6 @@ class Quota(Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.structs.asdict(self)
 
     @property
-    def bounds_messages(self) -> bool:
-        """Whether it bounds what is stored: messages, or the bytes of their bodies."""
-        return self.messages is not None or self.bytes is not None
-
-    @property
     def rates(self) -> tuple[int | None, ...]:
         """The rates: requests and bytes of reading, of writing and of managing."""
         return tuple(getattr(self, name) for name in RATES)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from zaqar_lite import __version__
 from zaqar_lite.api.application import Application
-from zaqar_lite.api.asgi import AsgiApp, Receive, Scope, Send
+from zaqar_lite.api.asgi import AsgiApp
 from zaqar_lite.api.auditing import Auditor
 from zaqar_lite.api.authentication import RequestAuthentication
 from zaqar_lite.api.checks import Checks
@@ -83,22 +83,19 @@ def build_app(
     metrics.lay_out({route.name: f"{route.method} {route.template}" for route in everything})
 
     @functools.cache
-    def described() -> AsgiApp:
-        from zaqar_lite.api.openapi import build_framework  # noqa: PLC0415 - it takes long
+    def document() -> bytes:
+        from zaqar_lite.api.openapi import write_document  # noqa: PLC0415 - it takes long
 
         authenticates = services.identity is not None
-        return build_framework(
+        return write_document(
             tree, limits, dialect, version=__version__, authenticates=authenticates
         )
-
-    async def describe(scope: Scope, receive: Receive, send: Send) -> None:
-        await (await asyncio.to_thread(described))(scope, receive, send)
 
     def use_settings(new: Limits, quota: Quota) -> None:
         limits.replace(new)
         services.quotas.use_defaults(quota)
         services.policies.forget_all()
-        described.cache_clear()
+        document.cache_clear()
 
     def stop() -> None:
         services.long_polling.close()
@@ -112,7 +109,7 @@ def build_app(
         proxies=proxies,
         rates=services.rates,
         connection_limits=services.connection_limits,
-        describe=describe,
+        describe=functools.partial(asyncio.to_thread, document),
         lifespan=startup.running,
         check_store=startup.check,
         stop=stop,
@@ -152,8 +149,7 @@ def _sqs(settings: Settings, services: Services, polling: Polling, limits: Limit
     queues = QueueOperations(services.queues, services.authorizer, limits)
     signatures = None
     if services.identity is not None:
-        clock = services.messages.clock
-        signatures = SignedRequests(services.keys, services.identity, clock)
+        signatures = SignedRequests(services.keys, services.identity, services.messages.clock)
     messages = MessageOperations(
         services.messages,
         replace(services.claims, shortest=1),

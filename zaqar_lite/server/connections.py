@@ -85,9 +85,9 @@ def _allow_files(connections: int) -> int:
 class HttpConnection(ClientConnection):
     """A connection: it reads requests, has them answered in their order, and writes the answers.
 
-    * The head of a request may have 256 KiB. A client may pause for `read_timeout` seconds
-      in the middle of a request, and as long without reading anything of its answer. A whole
-      request must arrive within `total_timeout` seconds.
+    * The head of a request may have 256 KiB, and so may what trails its body. A client may pause
+      for `read_timeout` seconds in the middle of a request, and as long without reading anything of
+      its answer. A whole request must arrive within `total_timeout` seconds.
     * One request is answered at a time; what follows it is not parsed meanwhile. An answer that
       needs not wait is made at once, without a task.
     * A request whose head is known, and lets it in, is begun once its body has come: most clients
@@ -113,9 +113,9 @@ class HttpConnection(ClientConnection):
     _date_lines = b""
     __slots__ = (
         *("_answered_at", "_arrived", "_awaits_body", "_begun_at", "_body", "_closes"),
-        *("_discarded", "_ends", "_expects", "_gone", "_head_bytes", "_heard_at", "_is_busy"),
+        *("_discarded", "_ends", "_expects", "_gone", "_heard_at", "_is_busy"),
         *("_is_for_sockets", "_is_paused", "_is_whole", "_later", "_left", "_next"),
-        *("_read_at", "_reader", "_request", "_stops", "_tail", "_timer"),
+        *("_overhead", "_read_at", "_reader", "_request", "_stops", "_tail", "_timer"),
         *("_unparsed", "_unread_bytes", "_writable", "is_secure"),
     )
 
@@ -152,7 +152,9 @@ class HttpConnection(ClientConnection):
         self._gone: asyncio.Future[None] | None = None
         self._writable: asyncio.Future[None] | None = None
         self._expects = self._closes = self._ends = self._stops = False
-        self._head_bytes = self._unread_bytes = 0
+        self._overhead = 0
+        """How many bytes came in a row that are no body: of a head, or behind a chunk."""
+        self._unread_bytes = 0
         self._heard_at = self._begun_at = self._read_at = self._answered_at = 0.0
         self._discarded: int | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -309,19 +311,20 @@ class HttpConnection(ClientConnection):
         self._tail = part[-3:] if len(part) > 2 else (self._tail + part)[-3:]
         if self._is_whole:
             self._start_next()
-        if not reader.reads_head:
-            self._head_bytes = 0
+        if self._is_whole and not reader.reads_head:
+            self._overhead = 0
             return
-        if not begun_before:
+        if reader.reads_head and not begun_before:
             self._begun_at = self._heard_at
-        self._head_bytes += len(part)
-        if self._head_bytes > _MAX_HEAD:
+        self._overhead += len(part)
+        if self._overhead > _MAX_HEAD:
             self._end_with(TOO_LARGE)
 
     def begin_request(self, head: Head, *, expects_continue: bool) -> None:
         """Take a request whose body follows, if it has one."""
-        if not self._head_bytes:
+        if not self._overhead:
             self._begun_at = self._heard_at
+        self._overhead = 0
         self.application.look_at(head)
         if expects_continue:
             head.admission.reads_first = False
@@ -331,7 +334,7 @@ class HttpConnection(ClientConnection):
 
     def take_body(self, part: bytes) -> None:
         """Take a part of the body of the request that began last."""
-        request = self._request
+        request, self._overhead = self._request, 0
         self._left -= len(part)
         if request is None or request.is_read:  # it was answered without it
             return
@@ -433,8 +436,8 @@ class HttpConnection(ClientConnection):
         response = await answering
         if self._writable is not None:
             await self._writable
-        if not self._respond(request, response) and response.undo is not None:
-            await response.undo()
+        if not self._respond(request, response):
+            await response.take_back()
 
     def _respond(self, request: Request, response: Response) -> bool:
         """Write an answer, or begin a stream; tell whether there is still a client."""

@@ -262,8 +262,12 @@ class RequestReader:
         self._url += part
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header."""
-        self._headers.append((name.lower(), value))
+        """Take a header, without the blanks behind its value, which a proxy may have left out.
+
+        What trails a body is no header, and counts for nothing.
+        """
+        if self.reads_head:
+            self._headers.append((name.lower(), value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
         """Make the head of a request."""
@@ -271,16 +275,19 @@ class RequestReader:
         if parser.get_method() == b"CONNECT":
             raise httptools.HttpParserInvalidURLError("nothing here is a tunnel")
         self.reads_head = False
+        path = url.path or b"/"  # `http://host` has none
         if parser.should_upgrade():  # the parser passes over no body now, so `feed` decides
-            self._is_upgrade = self._wants_socket() and self._requests.upgrades(url.path)
+            self._is_upgrade = self._wants_socket() and self._requests.upgrades(path)
             return
         head = Head(
             parser.get_method().decode("ascii"),
-            url.path,
+            path,
             url.query or b"",
             self._headers,
             keeps_alive=parser.get_http_version() != "1.0" and parser.should_keep_alive(),
         )
+        if len(head.headers.get(b"content-length", b"")) > LONGEST_LENGTH:
+            raise httptools.HttpParserInvalidURLError("a length of so many digits")
         expects = head.headers.get(b"expect", b"").lower() == b"100-continue"
         is_plain = not (expects or head.size < 0)
         if self._whole and is_plain and head.keeps_alive:
@@ -326,7 +333,7 @@ def _refusal(status: bytes, title: bytes, description: bytes, more: bytes = b"")
 TOO_LARGE = _refusal(
     b"431 Request Header Fields Too Large",
     b"Request header too large",
-    b"The request line and the headers have together more than 256 KiB.",
+    b"The request line and the headers have together more than 256 KiB, or what trails the body.",
 )
 NO_HTTP = _refusal(
     b"400 Bad Request",

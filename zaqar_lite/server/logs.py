@@ -16,6 +16,7 @@ from zaqar_lite.settings import Settings
 if TYPE_CHECKING:
     from zaqar_lite.api.tracing import RequestTraces
 
+_OF_UVICORN = re.compile("(?:startup|shutdown) failed")
 _UNPRINTED = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069]")
 """Characters that end a line, control a terminal, or change the direction of text."""
 
@@ -67,9 +68,8 @@ def configure(level: str = "info") -> None:
         handler.setFormatter(AccessFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     else:
         handler.setFormatter(JsonFormatter())
-    # Leave out uvicorn's lines about a failure: our own line before them says why.
-    handler.addFilter(lambda record: "startup failed" not in record.getMessage())
-    handler.addFilter(lambda record: "shutdown failed" not in record.getMessage())
+    # Leave out uvicorn's lines about a failed start or end: our own line before them says why.
+    handler.addFilter(lambda record: not _OF_UVICORN.search(record.getMessage()))
     ours = logging.getLevelNamesMapping()[level.upper()]
     logging.basicConfig(level=max(ours, logging.INFO), handlers=[handler], force=True)
     logging.getLogger("zaqar_lite").setLevel(ours)

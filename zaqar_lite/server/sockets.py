@@ -98,6 +98,9 @@ def _length(data: bytes, at: int) -> tuple[int, int] | None:
 _GOING_AWAY, _INTERNAL, _TRY_LATER, _POLICY = 1001, 1011, 1013, 1008
 _MOST_UNREAD = 1_048_576
 """Bytes that may wait to be read; a client with more unread bytes is closed as too slow."""
+_PARSED, _AT_ONCE = 4_096, 16
+"""Bytes that are parsed, and frames that are answered, before other connections have their turn: a
+client may send tens of thousands of frames at once, of six bytes each."""
 _PATIENCE = 5.0
 """Seconds that the client has to answer a close."""
 _QUIET = 0.25
@@ -129,6 +132,7 @@ class SocketProtocol(ClientConnection):
         self._wire = ServerProtocol(max_size=self.largest, logger=_wire_logger)
         self._conversation: Conversation | None = None
         self._filter = FrameFilter(self.largest)
+        self._unparsed = b""
         self._waiting: deque[tuple[bytes | Oversized, bool]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._begun: bytearray | None = None
@@ -149,12 +153,10 @@ class SocketProtocol(ClientConnection):
         if self._wire.state is State.CONNECTING:
             head, end, data = data.partition(b"\r\n\r\n")
             self._parse(head + end)
-        for part in self._filter.split(data):
-            if not isinstance(part, Oversized):
-                self._parse(part)
-            elif self._wire.state is State.OPEN:
-                self._wait_for_answer(part, binary=part.binary)
-        self._flush()
+        is_parsed_later = bool(self._unparsed)
+        self._unparsed += data
+        if not is_parsed_later:
+            self._parse_some()
 
     def pause_writing(self) -> None:
         """Stop answering: the client does not read the answers."""
@@ -174,6 +176,7 @@ class SocketProtocol(ClientConnection):
             timer.cancel()
         self._timers.clear()
         self._waiting.clear()
+        self._unparsed = b""
         self.resume_writing()
         if self._conversation is not None and self._task is None:
             self._start(self._conversation.end())
@@ -219,6 +222,23 @@ class SocketProtocol(ClientConnection):
             timer.cancel()
 
     # Internal.
+
+    def _parse_some(self) -> None:
+        """Parse a piece of the input, and the next one once other connections had their turn."""
+        if self.lost:
+            return
+        data, self._unparsed = self._unparsed[:_PARSED], self._unparsed[_PARSED:]
+        for part in self._filter.split(data):
+            if not isinstance(part, Oversized):
+                self._parse(part)
+            elif self._wire.state is State.OPEN:
+                self._wait_for_answer(part, binary=part.binary)
+        self._flush()
+        if self._unparsed:
+            self._read(on=False)
+            self._loop.call_soon(self._parse_some)
+        elif self._task is None:
+            self._read(on=True)
 
     def _parse(self, data: bytes) -> None:
         self._wire.receive_data(data)
@@ -277,10 +297,15 @@ class SocketProtocol(ClientConnection):
 
     async def _answer(self, conversation: Conversation) -> None:
         """Answer the waiting frames one after the other, pausing while the client does not read."""
+        answered = 0
         try:
             while self._waiting:
                 if self._writable is not None:
                     await self._writable.wait()
+                    continue
+                answered += 1
+                if answered % _AT_ONCE == 0:
+                    await asyncio.sleep(0)
                     continue
                 data, binary = self._waiting.popleft()
                 if isinstance(data, Oversized):
@@ -347,6 +372,8 @@ class SocketProtocol(ClientConnection):
 
     def _read(self, *, on: bool) -> None:
         if self.lost or self._transport.is_closing() or self._paused is not on:
+            return
+        if on and self._unparsed:
             return
         self._paused = not on
         if on:

@@ -46,7 +46,8 @@ class Certificate:
             return False
         self.context.load_cert_chain(self._cert, self._key)
         if self._client_ca is not None:
-            self.context.load_verify_locations(cadata=_der(made))
+            certificates = made.get_ca_certs(binary_form=True)
+            self.context.load_verify_locations(cadata=b"".join(certificates))
         logger.info("the certificate was read again from %s", self._cert)
         return True
 
@@ -78,10 +79,6 @@ class Certificate:
             else:
                 stamps.append((found.st_mtime_ns, found.st_ino, found.st_size))
         return tuple(stamps)
-
-
-def _der(context: ssl.SSLContext) -> bytes:
-    return b"".join(context.get_ca_certs(binary_form=True))
 
 
 def _why(error: OSError) -> str:

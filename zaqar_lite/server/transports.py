@@ -48,24 +48,19 @@ class _Webhooks(Transport):
 
     async def send(self, notification: Notification) -> Answer:
         """POST a notification. It never raises: a failure is in the answer."""
-        if self._webhooks is None:
-            await asyncio.to_thread(import_module, "zaqar_lite.push.webhook")
+        webhooks = self._webhooks
+        if webhooks is None:
+            library = await asyncio.to_thread(import_module, "zaqar_lite.push.webhook")
+            webhooks = self._webhooks = self._webhooks or library.Webhooks(self._guard)
         if self._closed:
             return Answer(error="this server is stopping")  # nobody would close the connection
-        return await self._opened().send(notification)
+        return await webhooks.send(notification)
 
     async def close(self) -> None:
         """Close all connections, and make no others."""
         self._closed = True
         if self._webhooks is not None:
             await self._webhooks.close()
-
-    def _opened(self) -> "Webhooks":
-        if self._webhooks is None:
-            from zaqar_lite.push.webhook import Webhooks  # noqa: PLC0415 - as the class says
-
-            self._webhooks = Webhooks(self._guard)
-        return self._webhooks
 
 
 def _mail(settings: Settings, host: str) -> Transport:

@@ -29,7 +29,6 @@ from zaqar_lite.api.request import (
 )
 from zaqar_lite.api.routes import CLAIM_LIMIT, DETAILS, LARGE, WAIT, route
 from zaqar_lite.domain.errors import Forbidden
-from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import Message
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
 from zaqar_lite.service.claims import Claims, explain
@@ -41,10 +40,6 @@ _MANY = 1_048_576
 """Bytes: what settlements of a large claim may have together."""
 _GRACE_MS = 60_000
 """How much longer than its lease an extended message lives at least."""
-
-
-def _settlements(limits: Limits) -> int:
-    return SMALL_BODY + max(limits.max_messages_per_claim_or_pop * _LARGEST, _MANY)
 
 
 class Lease(Struct):
@@ -210,7 +205,9 @@ class ClaimActions:
         "POST /v2/queues/{queue_name}/claims/{claim_id}/settle Settlements -> Settled",
         "claims:settle receive",
         (200,),
-        largest=_settlements,
+        largest=lambda limits: (
+            SMALL_BODY + max(limits.max_messages_per_claim_or_pop * _LARGEST, _MANY)
+        ),
     )
     async def settle_messages(self, request: Request) -> Response:
         """Settle messages of a claim; one result for each."""

@@ -35,7 +35,7 @@ from zaqar_lite.api.websocket.frames import (
     refused,
     write,
 )
-from zaqar_lite.domain.errors import Denied, Unavailable, ZaqarLiteError
+from zaqar_lite.domain.errors import Denied, ZaqarLiteError
 from zaqar_lite.domain.identity import Principal
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.delivery.internal_targets import ConnectedSubscribers
@@ -227,9 +227,8 @@ class Conversation:
             request.listener = self._listener(binary=frame.binary)
         request.address, request.link = self._socket.address, self._socket
         response = await self._host.answer(request)
-        if self._socket.lost and response.undo is not None:
-            with suppress(Unavailable):  # then its lease lapses
-                await response.undo()
+        if self._socket.lost:
+            await response.take_back()
         if request.listener and response.status == _CREATED:
             self._made.append((request.queue, response.document["subscription_id"]))
             if self._socket.lost:

@@ -28,7 +28,7 @@ from zaqar_lite.service.caching import Cache
 from zaqar_lite.service.long_polling import LongPolling
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.quotas.concurrency_limits import ConnectionLimits
-from zaqar_lite.service.quotas.quotas import Quotas
+from zaqar_lite.service.quotas.quotas import Quotas, bounds_messages
 from zaqar_lite.service.records import all_queues
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 from zaqar_lite.storage.base import MessageStore
@@ -134,7 +134,7 @@ class MessageQuota:
         Raises:
             QuotaReached: they would exceed a quota, and do not repeat an earlier post.
         """
-        if not self.quotas.of(project).bounds_messages:
+        if not bounds_messages(self.quotas.of(project)):
             return await post()
         tally, usage = self._tally(project), Usage(len(sizes), sum(sizes))
         try:

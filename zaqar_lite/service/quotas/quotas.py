@@ -137,8 +137,13 @@ class Quotas(BackgroundWorker):
         self.has_rates = any(quota.rates != UNLIMITED.rates for quota in quotas)
         self.has_connections = any(quota.connections is not None for quota in quotas)
         self.are_metered = self.has_rates or self.has_connections
-        self.bound_messages = any(quota.bounds_messages for quota in quotas)
+        self.bound_messages = any(map(bounds_messages, quotas))
         self.changed()
+
+
+def bounds_messages(quota: Quota) -> bool:
+    """Whether a quota bounds what is stored: messages, or the bytes of their bodies."""
+    return quota.messages is not None or quota.bytes is not None
 
 
 def _check(project: str) -> None:
