@@ -13,7 +13,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.models import QueueRef, StoreOptions
 from zaqar_lite.storage.mongodb import create
-from zaqar_lite.storage.mongodb.configuration import read_configuration
+from zaqar_lite.storage.mongodb.connection import read_configuration
 
 pytestmark = pytest.mark.anyio
 

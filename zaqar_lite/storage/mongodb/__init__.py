@@ -2,6 +2,7 @@
 
 Data layout. Instants are BSON dates of the server's clock (`$$NOW`), durations milliseconds; the
 key of a queue is `project/name` (a name has no slash). `<prefix>` is a setting, `zaqar_` at first.
+`indexes.py` tells which query each index serves.
 
 `<prefix>queues`, one document per queue name that was used lately; `_id` is the queue's key
 
@@ -14,13 +15,6 @@ key of a queue is `project/name` (a name has no slash). `<prefix>` is a setting,
     t        key of the dead-letter queue          y   the same for idempotency keys, before yu
     i        who created the record                at  when the counter was moved last
     z        dropped at (tombstone; absent while in use)
-
-    _id       every operation: the record's version, counter, birth and `$$NOW` in one read
-    name      (p, n)            list and count a project's queues
-    source    (t, n) partial    which queues have this dead-letter queue
-    exposing  (x) partial       queues that still hand out what waited
-    unclear   (u) partial       queues whose purged messages are still to be deleted
-    gone      (z) TTL           forget a tombstone after a day
 
 `<prefix>messages`; `q` is the queue's key
 
@@ -36,26 +30,12 @@ key of a queue is `project/name` (a name has no slash). `<prefix>` is a setting,
 
 Popped messages (4) are in no queue any more: their pop is about to delete them.
 
-    _id       read, edit, delete and take by id
-    position  unique (q, k) partial: k   list everything; clear
-    sized     (q, s, k, e, w, z)         candidates of a claim; list by state; count, add up bytes
-    waking    (q, s, w, k) partial: w    due delays and lapsed claims of a queue; what is delayed
-    due       (s, w) partial: w          the same over all queues, for the sweep
-    claim     (q, cid) partial: cid      what a claim holds, which is all there is of a claim
-    group     (q, g, k) partial: g       list a group
-    expiry    (e) TTL 0                  the broom
-
 `<prefix>keys`, idempotency keys; `_id` is kind, key and queue
 
     q  queue    g  the queue's life    e  end of the window    d  digest of what was posted
     l  ids of the messages (one for a message key)
 
-    _id       remember, look up            live    (q, g, e)  count, and find the oldest
-    expiry    (e) TTL 0                    the broom
-
 `<prefix>writers`, the sessions of open transactions; `_id` is a session's, `at` its last heartbeat
-
-    _id       beat                         at      (at) TTL   those that have died
 
 `<prefix>records`, records of any kind but queues; `_id` is kind, project and name
 
@@ -63,9 +43,6 @@ Popped messages (4) are in no queue any more: their pop is about to delete them.
     b  value, byte for byte         i  the change that made it so
     e  expires; the year 9999 for what stays
     z  deleted at (tombstone: it has no b and no e, and keeps the version)
-
-    _id       read; put and delete at `v`  expiry  (e) TTL 0   the sweep, and the broom
-    name      (k, p, n) partial: e  list   gone    (z) TTL     forget a tombstone after an hour
 
 A post moves the counter and inserts above it in one transaction. The counter's document is locked
 until the commit, so positions become visible in their order, and no reader passes a slow writer.
@@ -80,8 +57,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import StoreOptions
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
-from zaqar_lite.storage.mongodb.configuration import read_configuration
-from zaqar_lite.storage.mongodb.connection import Connection
+from zaqar_lite.storage.mongodb.connection import Connection, read_configuration
 from zaqar_lite.storage.mongodb.management import MongoManagementStore
 from zaqar_lite.storage.mongodb.posting import MongoMessageStore
 

@@ -8,7 +8,12 @@ that it was to delete and that is not found any more is deleted.
 from collections.abc import Callable, Collection, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
+import bson
+from bson import Int64
+from pymongo import DeleteMany, UpdateMany
+from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.errors import PyMongoError
+from pymongo.results import BulkWriteResult
 
 from zaqar_lite.domain.errors import Unavailable, ZaqarLiteError
 from zaqar_lite.domain.ids import is_claim_id, is_message_id, new_claim_id
@@ -26,10 +31,9 @@ from zaqar_lite.domain.models import (
 from zaqar_lite.domain.refusals import delete_refusal, no_claim, no_message
 from zaqar_lite.domain.settlements import Outcome, Settled, Settlement
 from zaqar_lite.storage.mongodb import states
-from zaqar_lite.storage.mongodb.connection import Connection
+from zaqar_lite.storage.mongodb.connection import Session
 from zaqar_lite.storage.mongodb.documents import NO_ATTEMPTS, to_message
 from zaqar_lite.storage.mongodb.errors import repeated
-from zaqar_lite.storage.mongodb.guarded_updates import GUARDED, Change, GuardedUpdates
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 from zaqar_lite.storage.mongodb.listing import Listing
 from zaqar_lite.storage.mongodb.queues import (
@@ -37,6 +41,7 @@ from zaqar_lite.storage.mongodb.queues import (
     FoundMessages,
     ids_of,
     key_of,
+    queue_of,
     reading,
 )
 from zaqar_lite.storage.mongodb.transactions import RetryBudget
@@ -44,6 +49,62 @@ from zaqar_lite.storage.mongodb.transitions import Transitions
 
 T = TypeVar("T")
 _ROUNDS = 20
+GUARDED = ("s", "k", "n", "cid", "w", "e")
+"""Every change of a message's state or deadlines changes one of these."""
+
+
+class Change(NamedTuple):
+    """A message as it was read in a queue, and as it is to be.
+
+    A dead letter's is in another queue; one that is GONE is deleted.
+    """
+
+    key: str
+    seen: Document
+    document: Document
+
+    @property
+    def target(self) -> str:
+        """The key of the queue where it is to be."""
+        key: str = self.document.get("q", self.key)
+        return key
+
+    @property
+    def guard(self) -> Document:
+        """The filter that finds the message if nobody has changed it since."""
+        return {"_id": self.seen["_id"], **{name: self.seen.get(name) for name in GUARDED}}
+
+    @property
+    def update(self) -> Document:
+        """The update; empty where the message is to be deleted."""
+        seen, document = self.seen, self.document
+        if document["s"] == states.GONE:
+            return {}
+        update: Document = {
+            "$set": {name: v for name, v in document.items() if seen.get(name) != v},
+            "$unset": {name: True for name in seen if name not in document},
+        }
+        return {operator: fields for operator, fields in update.items() if fields}
+
+
+def statements(changes: Sequence[Change]) -> list[UpdateMany | DeleteMany]:
+    """The guarded writes: one statement for all messages of the queue that change alike."""
+    alike: dict[bytes, list[Change]] = {}
+    for change in changes:
+        alike.setdefault(bson.encode(change.update), []).append(change)
+    found: list[UpdateMany | DeleteMany] = []
+    for some in alike.values():
+        guards = [change.guard for change in some]
+        match = {"_id": {"$in": ids_of(guards)}, "q": some[0].key, "$or": guards}
+        update = some[0].update
+        found.append(
+            UpdateMany(match, update, hint=BY_ID) if update else DeleteMany(match, hint=BY_ID)
+        )
+    return found
+
+
+class _Stale(Exception):
+    """A message is not as it was read any more."""
 
 
 class Changed(NamedTuple, Generic[T]):
@@ -57,10 +118,6 @@ class Changed(NamedTuple, Generic[T]):
 
 class Changing(Listing):
     """Read, renew and release claims; settle, move, edit and delete messages."""
-
-    def __init__(self, connection: Connection) -> None:
-        super().__init__(connection)
-        self._updates = GuardedUpdates(connection, self._queues, self._readiness)
 
     async def settle(
         self,
@@ -193,7 +250,7 @@ class Changing(Listing):
                 return Changed(answers, changed, lost)
             doomed |= {each.seen["_id"] for each in changes if each.document["s"] == states.GONE}
             try:
-                if await self._updates.store(changes) == len(changes):
+                if await self._save(changes) == len(changes):
                     changed += [change.document for change in changes]
                     return Changed(answers, changed, lost)
             except PyMongoError as exc:
@@ -225,6 +282,50 @@ class Changing(Listing):
             queue, wanted, delete_one, projection=dict.fromkeys(GUARDED, 1), refuses=any
         )
         return [Refusal(one, reason) for one, reason in answers.items() if reason is not None]
+
+    async def _save_again(self, changes: Sequence[Change]) -> int:
+        """Store changes as `_save` does, again after a lost connection."""
+        return await repeated(lambda: self._save(changes))
+
+    async def _save(self, changes: Sequence[Change]) -> int:
+        """Store changes of messages of one queue; answer how many were stored.
+
+        Where some move to another queue (all to one), all are stored in one transaction, or none.
+        """
+        letters = [change for change in changes if change.target != change.key]
+        count = 0
+        if letters:
+            count = await self._move(changes, letters)
+        elif changes:
+            count = await self._write(changes)
+        if count:
+            self._announce(changes)
+        return count
+
+    async def _write(self, changes: Sequence[Change], session: Session = None) -> int:
+        result: BulkWriteResult = await self._connection.messages.bulk_write(
+            statements(changes), ordered=False, session=session
+        )
+        return result.matched_count + result.deleted_count
+
+    async def _move(self, changes: Sequence[Change], letters: Sequence[Change]) -> int:
+        async def move(session: AsyncClientSession) -> None:
+            state = await self._queues.advance(session, letters[0].target, messages=len(letters))
+            for position, letter in enumerate(letters, state.counter - len(letters) + 1):
+                letter.document["k"] = Int64(position)
+            if await self._write(changes, session) < len(changes):
+                raise _Stale
+
+        try:
+            await self._queues.in_transaction(move, retry_duplicates=True)
+        except _Stale:
+            return 0
+        return len(changes)
+
+    def _announce(self, changes: Sequence[Change]) -> None:
+        for key in {change.target for change in changes}:
+            ready = [c for c in changes if c.target == key and c.document["s"] == states.READY]
+            self._readiness.announce(queue_of(key), len(ready))
 
 
 def _named(ids: Collection[str], *queues: QueueRef | None) -> Document:

@@ -17,17 +17,17 @@ from bson import Int64
 from bson.datetime_ms import DatetimeMS
 from pymongo.errors import PyMongoError
 
+from zaqar_lite.domain.attempts import MAX_CLAIMS
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.ids import new_claim_id
 from zaqar_lite.domain.models import Claimed, ClaimRequest, DelayMode, QueueRef
 from zaqar_lite.domain.refusals import no_failed_list
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.mongodb import states
-from zaqar_lite.storage.mongodb.changing import Changing
+from zaqar_lite.storage.mongodb.changing import Change, Changing
 from zaqar_lite.storage.mongodb.connection import Connection
 from zaqar_lite.storage.mongodb.documents import NO_ATTEMPTS, to_message
 from zaqar_lite.storage.mongodb.errors import repeated
-from zaqar_lite.storage.mongodb.guarded_updates import Change
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 from zaqar_lite.storage.mongodb.queues import BRIEF, QueueState, ids_of, key_of, reading
 from zaqar_lite.storage.mongodb.transitions import POP_TIME_MS, Transitions
@@ -110,13 +110,13 @@ class Claiming(Changing):
         async def store() -> int:
             nonlocal tries
             tries += 1
-            return await self._updates.store(changes)
+            return await self._save(changes)
 
         stored = await repeated(store)
         if wanted and (stored or tries > 1):
             await self._read_held(search)
         lost = stored < len(changes)
-        moved = await self._updates.write(letters)
+        moved = await self._save_again(letters)
         search.moved += moved
         search.note_step(found, late=state.now > guess, lost=lost or moved < len(letters))
 
@@ -243,7 +243,7 @@ class _Search:
             is_ready = document["s"] == states.READY and change.target == state.key
             if is_ready and (self._lost_race or len(takes) < room):
                 if letter is not None and document["n"] >= letter.max_claims:
-                    steps.exhaust(document)
+                    steps.bury(document, letter, MAX_CLAIMS)
                 else:
                     takes.append(change)
                     continue

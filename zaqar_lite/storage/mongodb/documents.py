@@ -13,6 +13,8 @@ from zaqar_lite.storage.mongodb import states
 from zaqar_lite.storage.mongodb.indexes import Document
 from zaqar_lite.storage.mongodb.queues import QueueState
 
+_ORIGIN = ("source", "at", "n", "cid", "cu", "r", "rd")
+"""How `o` names the fields of an origin, in their order."""
 NO_ATTEMPTS: Document = {"a": 0}
 """The projection for readers that do not ask for details."""
 
@@ -45,10 +47,8 @@ def to_document(message: Message, state: QueueState, position: int) -> Document:
         document["f"] = message.failure_count
     if message.attempts:
         document["a"] = [stored_attempt(one) for one in message.attempts]
-    if (origin := message.origin) is not None:
-        names = ("source", "at", "n", "cid", "cu", "r", "rd")
-        document["o"] = dict(zip(names, astuple(origin), strict=True))
-        document["o"]["at"] = DatetimeMS(origin.moved_at)
+    if message.origin is not None:
+        document["o"] = stored_origin(message.origin)
     return document
 
 
@@ -71,7 +71,7 @@ def to_message(document: Document, now: int) -> Message:
         document["u"],
         None if delayed_until is None else int(delayed_until),
         None if headers is None else dict(headers),
-        _origin(document.get("o")),
+        origin_of(document),
         document.get("f", 0),
         int(document["w"]) if is_away and state == states.PARKED else None,
         attempts_of(document),
@@ -94,15 +94,16 @@ def stored_attempt(attempt: Attempt) -> list[Any]:
     return [field.value if isinstance(field, Ended) else field for field in attempt]
 
 
-def _origin(stored: dict[str, Any] | None) -> Origin | None:
+def origin_of(document: Document) -> Origin | None:
+    """Where a message comes from that was moved here."""
+    stored = document.get("o")
     if stored is None:
         return None
-    return Origin(
-        stored["source"],
-        int(stored["at"]),
-        stored["n"],
-        stored.get("cid"),
-        stored.get("cu"),
-        stored.get("r", MAX_CLAIMS),
-        stored.get("rd", 0),
-    )
+    fields = {"cid": None, "cu": None, "r": MAX_CLAIMS, "rd": 0, **stored, "at": int(stored["at"])}
+    return Origin(*(fields[name] for name in _ORIGIN))
+
+
+def stored_origin(origin: Origin) -> Document:
+    """An origin as it is stored."""
+    stored = dict(zip(_ORIGIN, astuple(origin), strict=True))
+    return {**stored, "at": DatetimeMS(origin.moved_at)}

@@ -1,4 +1,7 @@
-"""The indexes: created or checked when the store opens, and named as hints by every query."""
+"""The indexes and the queries that they serve; every query names its own as a hint.
+
+A queue, a message, a key or a record alone is found by its `_id`. TTL indexes are the broom.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,30 +29,30 @@ def _only(**condition: object) -> Mapping[str, Any]:
 _EXISTS = {"$exists": True}
 
 QUEUES: Sequence[IndexModel] = (
-    _index("name", "p", "n"),
-    _index("source", "t", "n", **_only(t=_EXISTS)),
-    _index("exposing", "x", **_only(x={"$eq": True})),
-    _index("unclear", "u", **_only(u=_EXISTS)),
-    _index("gone", "z", expireAfterSeconds=DAY),
+    _index("name", "p", "n"),  # list and count a project's queues
+    _index("source", "t", "n", **_only(t=_EXISTS)),  # which have this dead-letter queue
+    _index("exposing", "x", **_only(x={"$eq": True})),  # which hand out what waited
+    _index("unclear", "u", **_only(u=_EXISTS)),  # whose purged messages are to be deleted
+    _index("gone", "z", expireAfterSeconds=DAY),  # forget a tombstone
 )
 MESSAGES: Sequence[IndexModel] = (
-    _index("position", "q", "k", unique=True, **_only(k=_EXISTS)),
-    _index("sized", "q", "s", "k", "e", "w", "z"),
-    _index("waking", "q", "s", "w", "k", **_only(w=_EXISTS)),
-    _index("due", "s", "w", **_only(w=_EXISTS)),
-    _index("claim", "q", "cid", **_only(cid=_EXISTS)),
-    _index("group", "q", "g", "k", **_only(g=_EXISTS)),
+    _index("position", "q", "k", unique=True, **_only(k=_EXISTS)),  # list everything; clear
+    _index("sized", "q", "s", "k", "e", "w", "z"),  # candidates; list by state; count, add up bytes
+    _index("waking", "q", "s", "w", "k", **_only(w=_EXISTS)),  # due or lapsed in a queue; delayed
+    _index("due", "s", "w", **_only(w=_EXISTS)),  # the same over all queues, for the sweep
+    _index("claim", "q", "cid", **_only(cid=_EXISTS)),  # what a claim holds, which is all of it
+    _index("group", "q", "g", "k", **_only(g=_EXISTS)),  # list a group
     _index("expiry", "e", expireAfterSeconds=0),
 )
 KEYS: Sequence[IndexModel] = (
-    _index("live", "q", "g", "e"),
+    _index("live", "q", "g", "e"),  # count, and find the oldest
     _index("expiry", "e", expireAfterSeconds=0),
 )
-WRITERS: Sequence[IndexModel] = (_index("at", "at", expireAfterSeconds=DAY),)
+WRITERS: Sequence[IndexModel] = (_index("at", "at", expireAfterSeconds=DAY),)  # who has died
 RECORDS: Sequence[IndexModel] = (
-    _index("name", "k", "p", "n", **_only(e=_EXISTS)),
+    _index("name", "k", "p", "n", **_only(e=_EXISTS)),  # list a kind
     _index("expiry", "e", expireAfterSeconds=0),
-    _index("gone", "z", expireAfterSeconds=HOUR),
+    _index("gone", "z", expireAfterSeconds=HOUR),  # forget a tombstone
 )
 
 _CONFLICTS = frozenset({67, 85, 86})

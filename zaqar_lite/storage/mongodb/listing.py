@@ -6,13 +6,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from bson import Int64
-from pymongo.asynchronous.client_session import AsyncClientSession
 
 from zaqar_lite.domain.ids import Marker, is_message_id
 from zaqar_lite.domain.models import Capability, ListQuery, Message, Page, QueueRef, Stats
 from zaqar_lite.storage.base import MAX_EXAMINED, MessageStore
 from zaqar_lite.storage.mongodb import states
-from zaqar_lite.storage.mongodb.connection import Connection, read_all
+from zaqar_lite.storage.mongodb.connection import Connection, Session, read_all
 from zaqar_lite.storage.mongodb.documents import NO_ATTEMPTS, to_message
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 from zaqar_lite.storage.mongodb.queues import Queues, QueueState, key_of, queue_of
@@ -51,11 +50,10 @@ class Listing(Connected[Connection], MessageStore):
         wanted |= {states.CLAIMED, states.PARKED} if selection.include_claimed else set()
         own_id = selection.exclude_client_id
         async with self._connection.one_view() as session:
-            after = await self._position(queue, selection.marker, 0, session) or 0
-            last = await self._position(queue, selection.until, None, session)
-            state, bound = await self._read_state(
-                queue, selection.version, session, after=after, is_filtered=own_id is not None
-            )
+            after = await self._position(queue, selection.marker, session) or 0
+            last = await self._position(queue, selection.until, session)
+            filtered_after = None if own_id is None else after
+            state, bound = await self._read_state(queue, selection.version, session, filtered_after)
             if state is None:
                 return Page((), None)
             residual: Document = {"e": {"$gt": state.date}, "s": {"$in": states.LIVE}}
@@ -63,43 +61,29 @@ class Listing(Connected[Connection], MessageStore):
                 residual["u"] = {"$ne": own_id}
             low = max(state.birth, after)
             high = state.counter if last is None else min(state.counter, last)
-            query = PageQuery(
-                state, selection.limit, wanted, residual, selection.details, selection.group
-            )
-            return await self._first_page(query, low, high, bound, session)
+            details, group = selection.details, selection.group
+            query = PageQuery(state, selection.limit, wanted, residual, details, group, session)
+            return await self._first_page(query, low, high, bound)
 
     async def _read_state(
-        self,
-        queue: QueueRef,
-        version: int | None,
-        session: AsyncClientSession | None,
-        *,
-        after: int,
-        is_filtered: bool,
+        self, queue: QueueRef, version: int | None, session: Session, filtered_after: int | None
     ) -> tuple[QueueState | None, int | None]:
         """The queue's state and, in one command with it, how far a filtered step may read."""
         collection, pipeline, hint = (
             self._connection.counters,
-            self._queues.read_pipeline(queue),
+            self._queues.pipeline(key_of(queue)),
             BY_ID,
         )
-        if is_filtered:
+        if filtered_after is not None:
             state = {"$unionWith": {"coll": collection.name, "pipeline": pipeline}}
             collection, hint = self._connection.counted, "position"
-            pipeline = [*_bound(key_of(queue), after), state]
+            pipeline = [*_bound(key_of(queue), filtered_after), state]
         found = await read_all(collection, pipeline, hint=hint, session=session)
         bounds = [document["bound"] for document in found if "bound" in document]
         states = [document for document in found if "bound" not in document]
         return self._queues.checked(states, queue, version), bounds[0] if bounds else None
 
-    async def _first_page(
-        self,
-        query: "PageQuery",
-        low: int,
-        high: int,
-        bound: int | None,
-        session: AsyncClientSession | None,
-    ) -> Page:
+    async def _first_page(self, query: "PageQuery", low: int, high: int, bound: int | None) -> Page:
         """Find the first page between two positions that has a message; an empty one at the end.
 
         A filter by client may pass over many messages, so one step examines at most MAX_EXAMINED
@@ -107,49 +91,34 @@ class Listing(Connected[Connection], MessageStore):
         """
         while low < high:
             end = high if bound is None else min(high, bound)
-            found = await self._page_between(query, low, end, session) if low < end else []
+            found = await self._page_between(query, low, end) if low < end else []
             if found:
                 messages = [to_message(document, query.state.now) for document in found]
                 return Page(messages, messages[-1].position)
             low = max(low, end)
             if low < high:
-                bound = await self._next_bound(query.state.key, low, session)
+                stages, listed = _bound(query.state.key, low), self._connection.listed
+                bounds = await read_all(listed, stages, hint="position", session=query.session)
+                bound = bounds[0]["bound"] if bounds else None
         return Page((), None)
 
-    async def _page_between(
-        self, query: "PageQuery", low: int, high: int, session: AsyncClientSession | None
-    ) -> list[Document]:
+    async def _page_between(self, query: "PageQuery", low: int, high: int) -> list[Document]:
         """The first messages of the page between two positions."""
         hint, first, *others = query.pipelines({"$gt": Int64(low), "$lte": Int64(high)})
-        name = self._connection.listed.name
-        unions = [{"$unionWith": {"coll": name, "pipeline": other}} for other in others]
+        listed = self._connection.listed
+        unions = [{"$unionWith": {"coll": listed.name, "pipeline": other}} for other in others]
         pipeline = [*first, *unions, {"$project": {"l": 0} if query.details else NO_ATTEMPTS}]
-        found = await read_all(self._connection.listed, pipeline, hint=hint, session=session)
+        found = await read_all(listed, pipeline, hint=hint, session=query.session)
         # By id, because what wakes between two of the branches is in both.
         once = {document["_id"]: document for document in found}
         return sorted(once.values(), key=lambda document: document["k"])[: query.limit]
 
-    async def _next_bound(
-        self, key: str, after: int, session: AsyncClientSession | None
-    ) -> int | None:
-        """The last position that the next step may read; None where fewer entries are left."""
-        found = await read_all(
-            self._connection.listed, _bound(key, after), hint="position", session=session
-        )
-        return found[0]["bound"] if found else None
-
     async def _position(
-        self,
-        queue: QueueRef,
-        marker: Marker | None,
-        default: int | None,
-        session: AsyncClientSession | None,
+        self, queue: QueueRef, marker: Marker | None, session: Session
     ) -> int | None:
         """The position that a marker means in this queue."""
-        if marker is None:
-            return default
-        if marker.message_id is None:
-            return marker.position
+        if marker is None or marker.message_id is None:
+            return None if marker is None else marker.position
         found = await self._connection.listed.find_one(
             {"_id": marker.message_id, "q": key_of(queue)}, {"k": 1}, hint=BY_ID, session=session
         )
@@ -278,6 +247,7 @@ class PageQuery(NamedTuple):
     residual: Document
     details: bool
     group: str | None
+    session: Session
 
     def pipelines(self, positions: Document) -> Sequence[Any]:
         """The hint of the first pipeline, and the pipelines whose union is the page.

@@ -1,5 +1,8 @@
 """Posting: one transaction takes positions from the counter, inserts messages and keys, commits.
 
+A key that is there answers its ids, whatever became of the messages since; and of racing posts with
+one key the first to commit has stored it, because the id of a key's document is the key.
+
 The counter's document is locked from the first of these commands to the commit, so positions
 become visible in their order and no reader passes a slow writer. Between the commands nothing is
 awaited but the server: the shorter the lock, the fewer transactions meet.
@@ -9,8 +12,12 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
+from bson import Int64
+from bson.binary import Binary
+from bson.datetime_ms import DatetimeMS
 from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.errors import PyMongoError
 
@@ -27,12 +34,11 @@ from zaqar_lite.domain.posts import (
 )
 from zaqar_lite.domain.refusals import queue_changed, too_many_keys, too_many_messages
 from zaqar_lite.storage.base import MAX_EXAMINED
-from zaqar_lite.storage.mongodb.connection import Connection
+from zaqar_lite.storage.mongodb.connection import Connection, read_all
 from zaqar_lite.storage.mongodb.documents import to_document
 from zaqar_lite.storage.mongodb.errors import TOO_LARGE, is_duplicate, translating
 from zaqar_lite.storage.mongodb.group_commit import GroupCommit, PendingPost
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
-from zaqar_lite.storage.mongodb.keys import BATCH, MESSAGE, Keys, Known, key_id
 from zaqar_lite.storage.mongodb.queues import Bound, MissingQueue, QueueState, key_of
 from zaqar_lite.storage.mongodb.sweeping import Sweeping
 from zaqar_lite.storage.mongodb.transactions import RetryBudget
@@ -42,6 +48,113 @@ _LARGEST_BODY = (16 << 20) - (64 << 10)
 
 _MS_PER_COUNTED = 0.005
 """How long a large count is good for, by the messages it found: the count itself took long."""
+
+BATCH, MESSAGE = "b", "m"
+_DAY_MS = 86_400_000
+
+
+def key_id(kind: str, text: str, queue: str) -> str:
+    """The id of a key's document; with the length in it no two keys have the same id."""
+    return f"{kind}{len(text)}:{text}{queue}"
+
+
+class Known(NamedTuple):
+    """A key's document: what the key stands for, and the life of the queue that it belongs to."""
+
+    key: KnownKey
+    generation: int
+    is_live: bool = True
+
+
+class Keys:
+    """The idempotency keys of all queues."""
+
+    def __init__(self, connection: Connection, window_ms: int) -> None:
+        self._connection = connection
+        self._window_ms = window_ms
+
+    async def look_up(self, queue: str, names: Collection[str]) -> dict[str, Known]:
+        """Find the documents `names`, also those whose time is over.
+
+        With a majority write concern only keys that a majority has are found: another one may still
+        be rolled back with its messages, so it must not answer a replay.
+        """
+        found = await read_all(
+            self._connection.known_keys,
+            [
+                {"$match": {"_id": {"$in": list(names)}, "q": queue}},
+                {"$addFields": {"now": self._connection.now}},
+            ],
+            hint=BY_ID,
+        )
+        return {
+            document["_id"]: Known(
+                KnownKey(document["l"], document.get("d") or None),
+                document["g"],
+                document["e"] > document["now"],
+            )
+            for document in found
+        }
+
+    async def remember(
+        self, session: AsyncClientSession, state: QueueState, new: dict[str, Known]
+    ) -> None:
+        """Write new keys; DuplicateKeyError tells that another post was faster."""
+        ends = DatetimeMS(state.now + self._window_ms)
+        await self._connection.keys.insert_many(
+            [
+                {
+                    "_id": name,
+                    "q": state.key,
+                    "g": Int64(state.generation),
+                    "e": ends,
+                    "l": list(known.key.ids),
+                    "d": Binary(known.key.digest or b""),
+                }
+                for name, known in new.items()
+            ],
+            session=session,
+        )
+
+    async def is_next(
+        self, session: AsyncClientSession, state: QueueState, source: str, number: int
+    ) -> bool:
+        """Note the number of a source's call for a day; False where that call came before."""
+        keys, name = self._connection.keys, {"_id": f"a{len(source)}:{source}{state.key}"}
+        noted = {"l": [number], "e": DatetimeMS(state.now + _DAY_MS)}
+        known = await keys.find_one(name, hint=BY_ID, session=session)
+        if known is None:
+            await keys.insert_one({**name, "q": state.key, **noted}, session=session)
+        elif known["l"][0] >= number and known["e"] > state.date:
+            return False
+        else:
+            await keys.update_one(name, {"$set": noted}, hint=BY_ID, session=session)
+        return True
+
+    async def forget(
+        self, session: AsyncClientSession, state: QueueState, names: Collection[str]
+    ) -> None:
+        """Delete what is left of keys whose time, or whose queue's life, is over."""
+        is_over = [{"e": {"$lte": state.date}}, {"g": {"$ne": Int64(state.generation)}}]
+        await self._connection.keys.delete_many(
+            {"_id": {"$in": list(names)}, "q": state.key, "$or": is_over}, session=session
+        )
+
+    async def has_any(self, state: QueueState) -> bool:
+        """Whether a queue has a live key."""
+        live = _live(state)
+        return await self._connection.keys.find_one(live, {"e": 1}, hint="live") is not None
+
+    async def count(self, state: QueueState) -> tuple[int, int]:
+        """Count the live keys of a queue; tell when the oldest of them ends."""
+        live = _live(state)
+        count = await self._connection.keys.count_documents(live, hint="live")
+        oldest = await self._connection.keys.find_one(live, {"e": 1}, sort=[("e", 1)], hint="live")
+        return count, state.now if oldest is None else int(oldest["e"])
+
+
+def _live(state: QueueState) -> Document:
+    return {"q": state.key, "g": Int64(state.generation), "e": {"$gt": state.date}}
 
 
 class _TryAgain(Exception):
@@ -69,16 +182,16 @@ class _Batch:
 
 def _names_of(post: PendingPost, queue: str) -> list[str]:
     """The ids of the documents of all keys of a post."""
-    names = [_name_of(MESSAGE, queue, message.idempotency_key) for message in post.messages]
-    whole = _name_of(BATCH, queue, post.batch_key)
-    return [name for name in [whole, *names] if name is not None]
+    keys = [(BATCH, post.batch_key), *((MESSAGE, m.idempotency_key) for m in post.messages)]
+    return [key_id(kind, key.text, queue) for kind, key in keys if key is not None]
 
 
 def _most_new(post: PendingPost, queue: str, known: Mapping[str, Known]) -> int:
     """How many messages a post stores at most; fewer where it has one key twice."""
-    if _name_of(BATCH, queue, post.batch_key) in known:
+    whole, keys = post.batch_key, [message.idempotency_key for message in post.messages]
+    if whole is not None and key_id(BATCH, whole.text, queue) in known:
         return 0
-    return sum(_name_of(MESSAGE, queue, m.idempotency_key) not in known for m in post.messages)
+    return sum(key is None or key_id(MESSAGE, key.text, queue) not in known for key in keys)
 
 
 class _Plan:
@@ -100,9 +213,7 @@ class _Plan:
             KeyReused: one of its keys stands for something else.
         """
         key = post.batch_key
-        seen = self._find(BATCH, key)
-        if seen is not None:
-            _compare(seen, key, None)
+        if (seen := self._find(BATCH, key, None)) is not None:
             own = set(post.ids.values())
             post.answer = [Posted(each, each not in own) for each in seen.key.ids]
             return
@@ -126,9 +237,7 @@ class _Plan:
         first_seen = set(post.ids.values())  # in an earlier try, whose answer was lost
         for index, message in enumerate(post.messages):
             key = message.idempotency_key
-            seen = self._find(MESSAGE, key)
-            if seen is not None:
-                _compare(seen, key, index)
+            if (seen := self._find(MESSAGE, key, index)) is not None:
                 (message_id,) = seen.key.ids
                 answers.append(Posted(message_id, message_id not in first_seen))
                 first_seen.discard(message_id)
@@ -143,23 +252,19 @@ class _Plan:
             self._learn(MESSAGE, key, [message_id])
         return answers
 
-    def _find(self, kind: str, key: IdempotencyKey | None) -> Known | None:
-        name = _name_of(kind, self.state.key, key)
-        return None if name is None else self._known.get(name) or self.keys.get(name)
+    def _find(self, kind: str, key: IdempotencyKey | None, index: int | None) -> Known | None:
+        if key is None:
+            return None
+        name = key_id(kind, key.text, self.state.key)
+        seen = self._known.get(name) or self.keys.get(name)
+        if seen is not None and not seen.key.matches(key):
+            raise KeyReused(index)
+        return seen
 
     def _learn(self, kind: str, key: IdempotencyKey | None, ids: Sequence[str]) -> None:
         if key is not None:
             name = key_id(kind, key.text, self.state.key)
             self.keys[name] = Known(KnownKey(ids, key.digest), self.state.generation)
-
-
-def _compare(seen: Known, key: IdempotencyKey | None, index: int | None) -> None:
-    if key is not None and not seen.key.matches(key):
-        raise KeyReused(index)
-
-
-def _name_of(kind: str, queue: str, key: IdempotencyKey | None) -> str | None:
-    return None if key is None else key_id(kind, key.text, queue)
 
 
 @translating

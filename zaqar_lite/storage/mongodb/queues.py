@@ -146,7 +146,8 @@ class Queues:
         Raises:
             QueueChanged: the record is not at `version`.
         """
-        found = await read_all(self._connection.queues, self.read_pipeline(queue), hint=BY_ID)
+        pipeline = self.pipeline(key_of(queue))
+        found = await read_all(self._connection.queues, pipeline, hint=BY_ID)
         return self.checked(found, queue, version)
 
     async def find_with_state(
@@ -161,7 +162,7 @@ class Queues:
         Raises:
             QueueChanged: the record is not at `version`.
         """
-        union = {"coll": self._connection.queues.name, "pipeline": self.read_pipeline(queue)}
+        union = {"coll": self._connection.queues.name, "pipeline": self.pipeline(key_of(queue))}
         found = await read_all(
             self._connection.messages,
             [*stages, {"$unionWith": union}],
@@ -171,17 +172,15 @@ class Queues:
         state = self.checked(list(compress(found, is_queue)), queue, version)
         return FoundMessages([document for document in found if "s" in document], state)
 
-    def read_pipeline(self, queue: QueueRef) -> list[Document]:
-        """The aggregation that reads one queue's document and the server's clock."""
-        return [{"$match": {"_id": key_of(queue)}}, *self._shown()]
-
-    def _shown(self) -> list[Document]:
-        return [{"$project": {"m": 0}}, {"$addFields": {"now": self._connection.now}}]
+    def pipeline(self, key: str | Document) -> list[Document]:
+        """The aggregation that reads documents of queues, and the server's clock."""
+        now = {"$addFields": {"now": self._connection.now}}
+        return [{"$match": {"_id": key}}, {"$project": {"m": 0}}, now]
 
     def checked(
         self, found: list[Document], queue: QueueRef, version: int | None
     ) -> QueueState | None:
-        """The state that `read_pipeline` has found.
+        """The state that `pipeline` has found.
 
         Raises:
             QueueChanged: the record is not at `version`.
@@ -196,14 +195,9 @@ class Queues:
     async def read_many(self, keys: Collection[str]) -> dict[str, QueueState]:
         """Read the states of queues, as many as there are, by their keys."""
         found = await read_all(
-            self._connection.queues,
-            [
-                {"$match": {"_id": {"$in": list(keys)}, "k": {"$exists": True}}},
-                *self._shown(),
-            ],
-            hint=BY_ID,
+            self._connection.queues, self.pipeline({"$in": list(keys)}), hint=BY_ID
         )
-        return {document["_id"]: _state(document) for document in found}
+        return {document["_id"]: _state(document) for document in found if "k" in document}
 
     async def advance(
         self, session: AsyncClientSession, key: str, *, messages: int, keys: int = 0
@@ -287,39 +281,28 @@ class Queues:
         )
         return result.matched_count == 1
 
-    async def end_messages(self, key: str) -> QueueState | None:
-        """End all messages that there are now; `Clearing` deletes their documents."""
-        changes = {
-            "g": {"$ifNull": ["$g", "$b"]},
-            "b": "$k",
-            "u": "$k",
-            "f": Int64(0),
-            "at": self._connection.now,
-        }
-        return await self._end(key, [{"$set": changes}, {"$unset": ["fu", "mv"]}])
+    async def end_messages(self, key: str, *, forget: bool) -> QueueState | None:
+        """End all messages that there are now; the sweep deletes their documents.
 
-    async def end_life(self, key: str) -> QueueState | None:
-        """Turn a queue's document into a tombstone: no message and no key of its life exists.
-
-        Record and messages go in this one step: positions up to the new birth are dead. The
-        tombstone keeps version and counter, so that the next life of the name begins above both.
+        With `forget` the queue's document becomes a tombstone: the record and the keys of its life
+        go in this one step too. It keeps version and counter, so that the next life of the name
+        begins above both.
         """
         birth = {"$max": ["$k", self._connection.now_us]}
         changes = {
-            **dict.fromkeys(("b", "k", "g", "u"), birth),
+            **dict.fromkeys(("b", "k", "u"), birth),
+            "g": {"$ifNull": ["$g", "$b"]},
             "f": Int64(0),
-            "y": Int64(0),
-            "z": self._connection.now,
             "at": self._connection.now,
         }
-        gone = ["m", "x", "t", "i", "fu", "yu", "mv"]
-        return await self._end(key, [{"$set": changes}, {"$unset": gone}])
-
-    async def _end(self, key: str, update: list[Document]) -> QueueState | None:
+        gone = ["fu", "mv"]
+        if forget:
+            changes |= {"g": birth, "y": Int64(0), "z": self._connection.now}
+            gone += ["m", "x", "t", "i", "yu"]
         document = await repeated(
             lambda: self._connection.queues.find_one_and_update(
                 {"_id": key, "k": {"$exists": True}},
-                update,
+                [{"$set": changes}, {"$unset": gone}],
                 projection={"m": 0},
                 return_document=ReturnDocument.AFTER,
             )

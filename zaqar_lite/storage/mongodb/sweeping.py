@@ -8,8 +8,10 @@ The sweep goes on with that, makes ready what is due, ends lapsed leases, and fi
 left. What has expired is deleted by the TTL index, and by claims that meet it.
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import groupby
+from operator import itemgetter
 
 from bson import Int64
 from bson.datetime_ms import DatetimeMS
@@ -18,10 +20,10 @@ from pymongo.errors import PyMongoError
 from zaqar_lite.domain.models import NO_RETRIES, QueueRef, RetryPolicyOf, SweepResult, no_retries
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.mongodb import states
+from zaqar_lite.storage.mongodb.changing import Change
 from zaqar_lite.storage.mongodb.claiming import Claiming
 from zaqar_lite.storage.mongodb.connection import find_first
 from zaqar_lite.storage.mongodb.errors import repeated
-from zaqar_lite.storage.mongodb.guarded_updates import Change
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 from zaqar_lite.storage.mongodb.queues import BRIEF, QueueState, ids_of, key_of, queue_of
 from zaqar_lite.storage.mongodb.transitions import Transitions
@@ -40,7 +42,7 @@ class Sweeping(Claiming):
         due = {"s": sleeping, "w": {"$lte": DatetimeMS(await self._connection.now_ms())}}
         messages = self._connection.messages
         found = await find_first(messages, due, BRIEF, order=["w"], limit=limit, hint="due")
-        by_queue = groupby(sorted(found, key=_queue_key), key=_queue_key)
+        by_queue = groupby(sorted(found, key=itemgetter("q")), key=itemgetter("q"))
         some = {key: list(group) for key, group in by_queue}
         queues = await self._queues.read_many(some) if some else {}
         for key, documents in some.items():
@@ -59,11 +61,8 @@ class Sweeping(Claiming):
         queue = queue_of(state.key)
         lapsed = sum(document["s"] == states.CLAIMED for document in documents)
         retries = await retries_of(queue) if lapsed else NO_RETRIES
-        transitions = Transitions(queue, state, retries)
-        changes = [Change(state.key, document, dict(document)) for document in documents]
-        for change in changes:
-            transitions.wake(change.document)
-        if not await self._updates.write(changes):
+        changes = _woken(Transitions(queue, state, retries), documents)
+        if not await self._save_again(changes):
             return SweepResult()
         letters = [change.target for change in changes if change.target != state.key]
         return SweepResult(
@@ -83,17 +82,13 @@ class Sweeping(Claiming):
         delayed = {**state.live, "s": states.DELAYED, "w": {"$exists": True}}
         messages = self._connection.messages
         found = await find_first(messages, delayed, BRIEF, order=["w"], limit=limit, hint="waking")
-        transitions = Transitions(queue, state, NO_RETRIES)
-        changes = [Change(state.key, document, dict(document)) for document in found]
-        for change in changes:
-            transitions.wake(change.document)
-        await self._updates.write(changes)
+        await self._save_again(_woken(Transitions(queue, state, NO_RETRIES), found))
         return len(found)
 
     async def purge(self, queue: QueueRef, *, forget: bool = False) -> None:
         """End all messages and claims, or the queue's life, by one update; see the seam."""
-        end = self._queues.end_life if forget else self._queues.end_messages
-        if (state := await end(key_of(queue))) is not None:
+        state = await self._queues.end_messages(key_of(queue), forget=forget)
+        if state is not None:
             with suppress(PyMongoError):  # the messages have ended; the sweep deletes them
                 await self._clear(state.key, state.birth, STEP)
 
@@ -123,6 +118,9 @@ class Sweeping(Claiming):
         return count
 
 
-def _queue_key(document: Document) -> str:
-    key: str = document["q"]
-    return key
+def _woken(transitions: Transitions, documents: Sequence[Document]) -> list[Change]:
+    """Messages, and what they are when their wait or lease ends."""
+    changes = [Change(transitions.state.key, seen, dict(seen)) for seen in documents]
+    for change in changes:
+        transitions.wake(change.document)
+    return changes

@@ -1,6 +1,6 @@
 """The states of messages, and the rules by which one message changes.
 
-They change a document as it was read, at the instant it was read. `GuardedUpdates` then stores the
+They change a document as it was read, at the instant it was read. `Changing` then stores the
 change if the message is still as it was.
 """
 
@@ -9,13 +9,13 @@ from typing import NamedTuple
 from bson import Int64
 from bson.datetime_ms import DatetimeMS
 
-from zaqar_lite.domain.attempts import MAX_CLAIMS, MOVED, Ended, with_attempt
+from zaqar_lite.domain.attempts import MOVED, Ended, with_attempt
 from zaqar_lite.domain.models import (
-    MAX_REDRIVEN,
     ClaimRequest,
     DeadLetter,
     Edit,
     Move,
+    Origin,
     QueueRef,
     RetryPolicy,
 )
@@ -29,7 +29,12 @@ from zaqar_lite.domain.settlements import (
     Settlement,
 )
 from zaqar_lite.storage.mongodb import states
-from zaqar_lite.storage.mongodb.documents import attempts_of, stored_attempt
+from zaqar_lite.storage.mongodb.documents import (
+    attempts_of,
+    origin_of,
+    stored_attempt,
+    stored_origin,
+)
 from zaqar_lite.storage.mongodb.indexes import Document
 from zaqar_lite.storage.mongodb.queues import QueueState, key_of
 
@@ -96,11 +101,6 @@ class Transitions(NamedTuple):
                 document["d"] = min(document["d"], self.state.date)
             self._return(document, 0)
 
-    def exhaust(self, document: Document) -> None:
-        """Move a message to the dead letters that was claimed as often as it may."""
-        if self.retries.dead_letter is not None:
-            self._move(document, self.retries.dead_letter, MAX_CLAIMS)
-
     def edit(self, document: Document, edit: Edit) -> None:
         """Change a delayed message."""
         due = int(document["w"]) if document["s"] == states.DELAYED else 0
@@ -131,7 +131,7 @@ class Transitions(NamedTuple):
         if result.failures > failures:
             document["f"] = result.failures
         if result.letter_reason and self.retries.dead_letter is not None:
-            self._move(document, self.retries.dead_letter, result.letter_reason)
+            self.bury(document, self.retries.dead_letter, result.letter_reason)
         else:
             self._return(document, result.ready_at)
 
@@ -144,26 +144,27 @@ class Transitions(NamedTuple):
             document["s"], document["w"] = states.PARKED, DatetimeMS(at)
             self._live_on(document, wait_ms + PARKED_MARGIN_MS, 0)
 
-    def _move(self, document: Document, letter: DeadLetter, reason: str) -> None:
-        """Move a message to the dead-letter queue; `GuardedUpdates` gives it its position."""
+    def bury(self, document: Document, letter: DeadLetter, reason: str) -> None:
+        """Move a message to the dead-letter queue; `Changing` gives it its position."""
         if letter.target is None:
             raise no_failed_list("MongoDB")
         document.pop("w", None)
-        redriven = document.get("o", {}).get("rd", 0)
+        before = origin_of(document)
+        origin = self._origin(document, reason, 0 if before is None else before.redriven)
         document["q"], document["s"] = key_of(letter.target), states.READY
-        document["o"] = {**self._origin(document, reason), "rd": redriven}
+        document["o"] = stored_origin(origin)
         if letter.ttl_ms is not None:
             document["t"], document["e"] = Int64(letter.ttl_ms), self._after(letter.ttl_ms)
 
     def move(self, document: Document, how: Move) -> Outcome:
-        """Move a message that nobody holds; `GuardedUpdates` gives it a position there."""
+        """Move a message that nobody holds; `Changing` gives it a position there."""
         if not self.is_live(document):
             return Outcome.NOT_FOUND
         is_parked = document["s"] == states.PARKED and document["w"] > self.state.date
         if document["s"] == states.CLAIMED or is_parked:
             return Outcome.HELD
-        origin = document.get("o") or self._origin(document, MOVED)
-        document["o"] = {**origin, "rd": min(origin.get("rd", 0) + 1, MAX_REDRIVEN)}
+        origin = origin_of(document) or self._origin(document, MOVED)
+        document["o"] = stored_origin(origin.put_back())
         if how.reset:
             document["n"] = 0
             document.pop("f", None)
@@ -176,15 +177,9 @@ class Transitions(NamedTuple):
             document["d"] = document["w"] = self._after(how.delay_ms)
         return Outcome.DONE
 
-    def _origin(self, document: Document, reason: str) -> Document:
-        return {
-            "source": self.queue.name,
-            "at": self.state.date,
-            "n": document["n"],
-            "cid": document.get("cid"),
-            "cu": document.get("cu"),
-            "r": reason,
-        }
+    def _origin(self, document: Document, reason: str, redriven: int = 0) -> Origin:
+        claim = document["n"], document.get("cid"), document.get("cu")
+        return Origin(self.queue.name, self.state.now, *claim, reason, redriven)
 
     def _hold(self, document: Document, ttl_ms: int, grace_ms: int) -> None:
         """Let a lease end `ttl_ms` from now."""
