@@ -48,7 +48,6 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "PATIENCE", 120.0)
     if find_spec("slatedb"):
         engine = import_module("zaqar_lite.storage.opendata.slatedb")
-        monkeypatch.setattr(engine, "_PATIENCE_LOCAL", 120.0)
         monkeypatch.setattr(engine.SlateDbEngine, "patience", 120.0)
 
 

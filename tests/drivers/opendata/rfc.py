@@ -1,14 +1,13 @@
 """What another writer of the RFC's format writes, and what its reader reads, where the store's own
 code does only the other half."""
 
-import struct
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from zaqar_lite.storage.opendata.format import MAX_U64, CodecError, pack, take, utf8
+from zaqar_lite.storage.opendata.format import MAX_U64, CodecError, take, utf8
 from zaqar_lite.storage.opendata.format.active import Extra, read_active, rows_of_five
 from zaqar_lite.storage.opendata.format.bookkeeping import CONFIG
-from zaqar_lite.storage.opendata.format.records import Metadata, encode_headers
+from zaqar_lite.storage.opendata.format.records import HEADERS, POSTED, Metadata
 
 
 def encode_raw_payload(body: bytes) -> bytes:
@@ -27,7 +26,7 @@ def encode_metadata(metadata: Metadata) -> bytes:
     Raises CodecError: more than 255 headers, or one longer than 65,535 bytes.
     """
     *fixed, headers = metadata
-    return pack(struct.Struct("<QqqqIB"), *fixed, len(headers)) + encode_headers(headers)
+    return POSTED.encode(fixed, HEADERS.encode(headers))
 
 
 class Available(NamedTuple):

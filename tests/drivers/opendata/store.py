@@ -73,11 +73,6 @@ class Store(BothStores):
         """The id that the next message gets, at least."""
         return self.db._position + 1
 
-    @property
-    def first_of_log(self) -> int:
-        """The first sequence of the log's first segment."""
-        return self.db.log.starts[0]
-
     def log_key(self, number: int) -> bytes:
         """The key of a message's entry in the metadata log."""
         return self.db.log.key(number)

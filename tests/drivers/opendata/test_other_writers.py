@@ -145,9 +145,7 @@ async def test_each_segment_of_the_log_is_routed(store: Store) -> None:
     puts = {
         keys.log_segment_key(2): bookkeeping.SEGMENT.encode(first + 1, now),
         keys.log_listing_key(2): b"",
-        keys.log_entry_key(1, first - store.first_of_log): encode_metadata(
-            records.Metadata(first, now, now, now, 60, own)
-        ),
+        store.log_key(first): encode_metadata(records.Metadata(first, now, now, now, 60, own)),
         keys.message_key(RecordType.PAYLOAD, first): records.encode_payload(b'"sealed"'),
     }
     await db.engine.commit(Batch(puts, ()))

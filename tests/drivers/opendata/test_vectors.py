@@ -45,7 +45,7 @@ def encode_key(record: str, fields: dict[str, Any]) -> bytes:
     match record:
         case "log entry":
             sequence, log = fields["relative_seq"], fields["key"].encode()
-            return keys.log_entry_key(fields["segment"], sequence, log)
+            return keys.log_prefix(fields["segment"], log) + encoding.var_u64(sequence)
         case "log seqblock":
             return keys.LOG_BLOCK
         case "log segmentmeta":

@@ -30,7 +30,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import QueueRecord, QueueRef
 from zaqar_lite.storage.opendata.engine import Batch
-from zaqar_lite.storage.opendata.format import MAX_U16, CodecError, bookkeeping, keys, records
+from zaqar_lite.storage.opendata.format import MAX_U16, bookkeeping, keys, records
 from zaqar_lite.storage.opendata.format.active import encode_active
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.ids import Ids, number_in
@@ -50,7 +50,6 @@ KINDS = (b"m", b"b")
 _TABLES = (
     "body", "entry", "attempts", "claim", "idempotency", "history", "queue", "record", "unrouted",
 )  # fmt: skip
-_MOST_HEADERS = 0xFF
 _TURN = 0.004
 """Seconds after which encoding lets the event loop run."""
 _WHO = """SELECT e.position, e.body, e.id, e.state, e.failures, e.last_end, e.is_shared, e.moved,
@@ -158,7 +157,7 @@ class Encoding:
         self._changed: dict[str, list[tuple[Row, Row]]] = {table: [] for table in _TABLES}
         self._before: dict[bytes, bytes] = {}
         self._raws: dict[int, bytes] = {}
-        self._posted: dict[int, tuple[Row, tuple[int, bytes]]] = {}
+        self._posted: dict[int, tuple[Row, bytes]] = {}
         self._until = 0.0
 
     def put(self, key: bytes, value: bytes) -> None:
@@ -478,22 +477,20 @@ def read_attempts(data: bytes) -> dict[int, Attempt]:
 
 
 @lru_cache(1_024)
-def _headers(queue: str, client: str, own: str | None) -> tuple[int, bytes]:
-    """How many headers a message has in the log, and their bytes; most of a post have the same."""
+def _headers(queue: str, client: str, own: str | None) -> bytes:
+    """The headers that a message has in the log; most of a post have the same."""
     pairs = [(records.QUEUE_HEADER, queue)]
     if client:
         pairs.append((records.CLIENT_HEADER, client))
     if own is not None:
         pairs += json.loads(own).items()
-    if len(pairs) > _MOST_HEADERS:
-        raise CodecError(f"{len(pairs)} headers")
-    return len(pairs), records.encode_headers(pairs)
+    return records.HEADERS.encode(pairs)
 
 
-def _metadata(row: Row, headers: tuple[int, bytes]) -> bytes:
+def _metadata(row: Row, headers: bytes) -> bytes:
     due, expires, created = row[5], row[7], row[9]
     retention_s = max(1, -(-(expires - created) // 1000))  # 0 would mean for ever
-    return records.encode_posted(row[15], created, due or created, retention_s, *headers)
+    return records.POSTED.encode((row[15], created, created, due or created, retention_s), headers)
 
 
 def _idempotency(row: Row) -> bytes:

@@ -41,21 +41,17 @@ class Layout:
 
     def __init__(self, name: str, *fields: Codec[Any]) -> None:
         self._name = name
-        self._fields = fields
+        self._fields = together(*fields)
 
     def encode(self, *values: Any) -> bytes:  # noqa: ANN401 - each is what its field takes
         """Encode a value for each field."""
-        fields = zip(self._fields, values, strict=True)
-        return b"".join([field.encode(value) for field, value in fields])
+        return self._fields.encode(values)
 
     def decode(self, data: bytes) -> list[Any]:
         """Read the value of each field. Raises CodecError: also where bytes are left over."""
-        values, offset = [], 0
-        for field in self._fields:
-            value, offset = field.read(data, offset)
-            values.append(value)
+        values, offset = self._fields.read(data, 0)
         finish(data, offset, self._name)
-        return values
+        return list(values)
 
 
 # -- numbers and bytes --
@@ -135,31 +131,40 @@ def read_utf8(data: bytes, offset: int = 0) -> tuple[str, int]:
         raise CodecError(f"Utf8 that is no UTF-8 at byte {start + exc.start}") from exc
 
 
-def u64s(numbers: Sequence[int]) -> bytes:
-    """Encode an Array<u64>."""
-    return count(len(numbers), "numbers") + pack(struct.Struct(f"<{len(numbers)}Q"), *numbers)
-
-
-def read_u64s(data: bytes, offset: int = 0) -> tuple[tuple[int, ...], int]:
-    """Read an Array<u64>."""
-    return unpack(struct.Struct(f"<{read_count(data, offset)}Q"), data, offset + 2)
-
-
-def array(of: Codec[T]) -> Codec[Sequence[T]]:
-    """An Array of what a codec reads and writes."""
+def array(of: Codec[T], counted: str = "<H") -> Codec[Sequence[T]]:
+    """An Array of what a codec reads and writes, behind its count."""
+    size = number(counted)
 
     def encode(items: Sequence[T]) -> bytes:
-        return count(len(items), "elements") + b"".join(map(of.encode, items))
+        return size.encode(len(items)) + b"".join(map(of.encode, items))
 
     def read(data: bytes, offset: int) -> tuple[Sequence[T], int]:
-        size, offset = read_count(data, offset), offset + 2
+        length, offset = size.read(data, offset)
         items = []
-        for _ in range(size):
+        for _ in range(length):
             item, offset = of.read(data, offset)
             items.append(item)
         return items, offset
 
     return Codec(encode, read)
+
+
+def together(*parts: Codec[Any]) -> Codec[Sequence[Any]]:
+    """Several fields, back to back, as one value."""
+
+    def read(data: bytes, offset: int) -> tuple[Sequence[Any], int]:
+        values = []
+        for part in parts:
+            value, offset = part.read(data, offset)
+            values.append(value)
+        return tuple(values), offset
+
+    return Codec(
+        lambda values: b"".join(
+            [part.encode(value) for part, value in zip(parts, values, strict=True)]
+        ),
+        read,
+    )
 
 
 def optional(of: Codec[T]) -> Codec[T | None]:
@@ -194,7 +199,8 @@ def read_flagged(
 
 
 UTF8 = Codec(utf8, read_utf8)
-U64S: Codec[Sequence[int]] = Codec(u64s, read_u64s)
+PAIR: Codec[Any] = together(UTF8, UTF8)
+U64S: Codec[Sequence[int]] = array(number("<Q"))
 BYTES_16: Codec[bytes] = Codec(lambda value: value, lambda data, offset: take(data, offset, 16))
 REST: Codec[bytes] = Codec(lambda value: value, lambda data, offset: (data[offset:], len(data)))
 NOTHING: Codec[bool] = Codec(lambda _: b"", lambda _, offset: (True, offset))

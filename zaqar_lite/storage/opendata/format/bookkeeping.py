@@ -25,6 +25,7 @@ from zaqar_lite.domain.metadata import DONE_RETENTION
 from zaqar_lite.domain.models import QueueRecord, QueueRef
 from zaqar_lite.storage.opendata.format import (
     BYTES_16,
+    PAIR,
     REST,
     U64S,
     Codec,
@@ -35,7 +36,6 @@ from zaqar_lite.storage.opendata.format import (
     number,
     optional,
     read_count,
-    read_utf8,
     take,
     utf8,
 )
@@ -69,18 +69,12 @@ def _read_filter(data: bytes, offset: int) -> tuple[bytes, int]:
     return take(data, offset + 2, read_count(data, offset))
 
 
-def _read_pair(data: bytes, offset: int) -> tuple[tuple[str, str], int]:
-    name, offset = read_utf8(data, offset)
-    value, offset = read_utf8(data, offset)
-    return (name, value), offset
-
-
 CONFIG = Layout(
     "configuration",
     Codec(lambda filter_: count(len(filter_), "bytes of a filter") + filter_, _read_filter),
     number("<H"),
     number("<I"),
-    optional(array(Codec(lambda pair: utf8(pair[0]) + utf8(pair[1]), _read_pair))),
+    optional(array(PAIR)),
 )
 """A queue's configuration: filter, attempts, retention, and extensions (None: there are none)."""
 _VERSION, _EXPOSING, _METADATA = "x-version", "x-exposing", "x-metadata"

@@ -31,6 +31,7 @@ queue's id is `project/name`. Readers step over types they do not know.
 import struct
 from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import suppress
 from enum import Enum
 from functools import cache
 from typing import NamedTuple
@@ -193,11 +194,6 @@ def log_prefix(segment: int, log: bytes = LOG_KEY) -> bytes:
     return LOG + _U32.pack(segment) + b"\x10" + terminated(log)
 
 
-def log_entry_key(segment: int, sequence: int, log: bytes = LOG_KEY) -> bytes:
-    """Key of a log entry; `sequence` counts from the segment's start."""
-    return log_prefix(segment, log) + var_u64(sequence)
-
-
 class Log:
     """Where the entries of the metadata log are.
 
@@ -238,30 +234,19 @@ _OF_QUEUE = (
     RecordType.ACTIVE, RecordType.DONE, RecordType.FAILED, RecordType.CONFIG, RecordType.CLAIM,
     RecordType.IDEMPOTENCY, RecordType.GROUP,
 )  # fmt: skip
+_OF_MESSAGE = RecordType.PAYLOAD, RecordType.ATTEMPTS, RecordType.ADOPTED
 
 
 def describe(key: bytes) -> str:
     """Name a record for people: its type, its queue or message, and its key in hex."""
-    try:
-        return f"{_describe(key)} (key {key.hex()})"
-    except ValueError:
-        return f"record of an unknown type (key {key.hex()})"
-
-
-def _describe(key: bytes) -> str:
-    if key[:2] == LOG:
-        return "entry of the metadata log" if key[6:7] == b"\x10" else "record of the metadata log"
-    if key[:1] != b"\x01" or len(key) < 2:
-        raise CodecError("it is of another version")
-    kind = RecordType(key[1])
-    name = kind.name.lower().replace("_", " ")
-    if kind in (RecordType.PAYLOAD, RecordType.ATTEMPTS, RecordType.ADOPTED):
-        return f"{name} of message {read_message_id(key)}"
-    if kind is RecordType.RECORD:
-        of_kind, project, called = read_record_key(key)
-        return f"{of_kind} {called!r} of project {project!r}"
-    if kind in _OF_QUEUE and len(key) > 2:
-        queue, rest = read_queue_key(key)
-        name = f"{name} of queue {queue.decode(errors='replace')!r}"
-        return f"{name}, {rest.hex()}" if rest else name
-    return name
+    name = "record of the metadata log" if key[:2] == LOG else "record of an unknown type"
+    with suppress(ValueError, IndexError):
+        kind = RecordType(key[1] if key[:1] == b"\x01" else None)
+        name = kind.name.lower()
+        if kind is RecordType.RECORD:
+            name = "{0} {2!r} of project {1!r}".format(*read_record_key(key))
+        elif kind in _OF_MESSAGE:
+            name += f" of message {read_message_id(key)}"
+        elif kind in _OF_QUEUE:
+            name += f" of queue {read_queue_key(key).queue.decode(errors='replace')!r}"
+    return f"{name} (key {key.hex()})"

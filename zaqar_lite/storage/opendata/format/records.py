@@ -18,6 +18,8 @@ from typing import NamedTuple
 from zaqar_lite.domain.attempts import Attempt, Ended
 from zaqar_lite.storage.opendata.format import (
     MAX_U16,
+    PAIR,
+    REST,
     U64S,
     UTF8,
     Codec,
@@ -69,7 +71,9 @@ def decode_payload(data: bytes) -> bytes:
 
 QUEUE_HEADER = "queue"
 CLIENT_HEADER = "sys.client"
-_METADATA = struct.Struct("<QqqqIB")
+POSTED = Layout("metadata", fixed("<QqqqI"), REST)
+"""An entry of the metadata log: id, created, received, visible, retention; and its headers."""
+HEADERS = array(PAIR, "<B")
 
 
 class Metadata(NamedTuple):
@@ -91,28 +95,12 @@ class Metadata(NamedTuple):
         return None
 
 
-def encode_headers(headers: Sequence[tuple[str, str]]) -> bytes:
-    """Encode headers without their count. Raises CodecError: one is longer than 65,535 bytes."""
-    return b"".join(utf8(name) + utf8(value) for name, value in headers)
-
-
-def encode_posted(  # noqa: PLR0917 - one call a message
-    message_id: int, now: int, visible_at: int, retention_s: int, size: int, headers: bytes
-) -> bytes:
-    """Encode the entry of a message posted now, which has `size` headers."""
-    return pack(_METADATA, message_id, now, now, visible_at, retention_s, size) + headers
-
-
 def decode_metadata(data: bytes) -> Metadata:
     """Read an entry of the metadata log."""
-    (own_id, created, received, visible, retention_s, size), offset = unpack(_METADATA, data, 0)
-    headers = []
-    for _ in range(size):
-        name, offset = read_utf8(data, offset)
-        value, offset = read_utf8(data, offset)
-        headers.append((name, value))
-    finish(data, offset, "metadata")
-    return Metadata(own_id, created, received, visible, retention_s, headers)
+    numbers, rest = POSTED.decode(data)
+    headers, end = HEADERS.read(rest, 0)
+    finish(rest, end, "metadata")
+    return Metadata._make((*numbers, headers))
 
 
 # -- done and failed messages, and consumers --

@@ -22,12 +22,7 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable, ZaqarLiteError
-from zaqar_lite.storage.opendata.engine import (
-    FIRST,
-    Batch,
-    Damage,
-    Unreadable,
-)
+from zaqar_lite.storage.opendata.engine import FIRST, Batch, Damage, Unreadable
 from zaqar_lite.storage.opendata.slatedb.binding import (
     DURABLE,
     DURABLE_SCAN,
@@ -40,18 +35,17 @@ from zaqar_lite.storage.sql.directory import FULL, DirectoryLock, is_full, try_t
 logger = logging.getLogger(__name__)
 _CHUNK = 1_000
 _LAST = b"\xff\xff"  # above every record
-_PATIENCE_LOCAL = 10.0
 _PATIENCE_REMOTE = 60.0
 _MEMTABLE_SECONDS = 30.0
-_FIRST_LOOK = 1.0
+_LOOK = 1.0
+_OPENING_REMOTE = 60.0
+_OPENING_LOCAL = 600.0  # the log may be a long one: it grows while there are gaps
 # Of the event loop's time: a call costs about what copying 4 KiB does, and 1 MiB some 5 ms.
 _MOST_BYTES = 1_048_576
 _CALL = 4_096
 _BROKEN = "A write to the store failed: it is opened anew from what is stored."
 
 T = TypeVar("T")
-
-
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -111,11 +105,6 @@ def _syncfs(descriptor: int) -> None:
         raise OSError(code, os.strerror(code))
 
 
-_LOOK = 1.0
-_OPENING_REMOTE = 60.0
-_OPENING_LOCAL = 600.0  # the log may be a long one: it grows while there are gaps
-
-
 async def _in_time(step: Awaitable[T], local: LocalDirectory | None) -> T:
     """Wait for a step of the opening, with a limit; SlateDB itself would retry for ever, silently.
 
@@ -164,7 +153,6 @@ class SlateDbEngine:
         self._url = url
         self._path = path
         self._db: slatedb.Db | None = None
-        self._patience = _PATIENCE_REMOTE if local is None else _PATIENCE_LOCAL
         if local is None:
             self.patience = _PATIENCE_REMOTE
         self.is_fenced = False
@@ -280,7 +268,7 @@ class SlateDbEngine:
             raise Unavailable(_BROKEN, retry_after=5, detail=self._broken)
         write = self._writing = asyncio.create_task(self._write(batch.puts, batch.deletes))
         try:
-            await asyncio.wait({write}, timeout=_FIRST_LOOK)
+            await asyncio.wait({write}, timeout=_LOOK)
             if not write.done():
                 await self._find_why()
                 await asyncio.wait({write})
@@ -318,7 +306,7 @@ class SlateDbEngine:
         if db is None:
             return
         is_stuck = self._writing is not None and not self._writing.done()
-        patience = _FIRST_LOOK if is_stuck else self._patience
+        patience = _LOOK if is_stuck else self.patience
         unfinished = {task for task in (self._flushing, self._writing) if task is not None}
         if unfinished:
             await asyncio.wait(unfinished, timeout=patience)
@@ -372,7 +360,7 @@ class SlateDbEngine:
 
     async def _translated(self, call: Awaitable[T]) -> T:
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self.patience):
                 return await call
         except TimeoutError as exc:  # SlateDB tries for ever to read a file that is too short
             raise Unavailable(
