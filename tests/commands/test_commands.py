@@ -185,7 +185,7 @@ def test_a_dead_letter_has_one_form_whichever_command_prints_it(run: Run, queue:
 
 def test_a_shared_permission_is_used_from_its_file(run: Run, queue: str, tmp_path: Path) -> None:
     run("message", "post", queue, "1")
-    _, (signed,) = run("share", queue, "--hours", "1")
+    _, (signed,) = run("share", queue, "--lasts", "1h")
     file = tmp_path / "signed.json"
     file.write_text(json.dumps(signed), encoding="utf-8")
     assert run("message", "list", queue, "--signed", str(file), "--project", "x")[1][0]["body"] == 1

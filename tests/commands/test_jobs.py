@@ -131,7 +131,7 @@ def test_the_sdk_makes_changes_and_ends_a_schedule(client: Client, queue: str) -
     schedules.delete(queue)
     with pytest.raises(NotFound):
         schedules.get(queue)
-    with pytest.raises(ValueError, match="the name of a schedule is empty"):
+    with pytest.raises(ValueError, match="the name or id in schedules is empty"):
         schedules.get("")
     for name in (".", ".."):
         with pytest.raises(NotFound):

@@ -63,37 +63,21 @@ def json_or_text(text: str) -> Any:  # noqa: ANN401 - any JSON
         return text
 
 
-def pairs(words: list[str], option: str) -> dict[str, str]:
-    """Read KEY=VALUE words.
-
-    Raises:
-        UsageError: a word has no `=`.
-    """
-    found: dict[str, str] = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals or not key:
-            raise UsageError(f"{option} takes KEY=VALUE, not {word!r}")
-        found[key] = value
-    return found
+def pair(text: str) -> tuple[str, str]:
+    """Read KEY=VALUE, for argparse."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        message = f"a key, = and a value are needed, not {text!r}"
+        raise argparse.ArgumentTypeError(message)
+    return key, value
 
 
 class Pairs(argparse.Action):
-    """An option that may be repeated, with KEY=VALUE each; the result is a dict, None without."""
+    """An option of type `pair` that may be repeated; the result is a dict, None without."""
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,  # noqa: ANN401 - as argparse has it
-        option_string: str | None = None,
-    ) -> None:
+    def __call__(self, _: object, namespace: argparse.Namespace, found: Any, *__: object) -> None:  # noqa: ANN401 - as argparse has it
         """Add one pair."""
-        try:
-            found = pairs([values], option_string or self.dest)
-        except UsageError as error:
-            parser.error(str(error))
-        setattr(namespace, self.dest, {**(getattr(namespace, self.dest) or {}), **found})
+        setattr(namespace, self.dest, {**(getattr(namespace, self.dest) or {}), **dict([found])})
 
 
 def seconds(text: str) -> float:

@@ -25,6 +25,7 @@ from zaqar_lite.commands.argument_types import (
     duration,
     flag,
     number,
+    pair,
     seconds_above_zero,
 )
 from zaqar_lite.commands.output import Output, Retrying, as_row, printable
@@ -179,7 +180,9 @@ def _ask(
 def add_headers(parser: argparse.ArgumentParser) -> None:
     """Declare the headers of the messages that a command posts."""
     text = "a header of the message; may be repeated"
-    parser.add_argument("--header", dest="headers", action=Pairs, metavar="KEY=VALUE", help=text)
+    parser.add_argument(
+        "--header", dest="headers", action=Pairs, type=pair, metavar="KEY=VALUE", help=text
+    )
 
 
 def add_place(parser: "argparse._ActionsContainer") -> None:
@@ -214,8 +217,13 @@ def name_of(option: str) -> str:
 
 
 def connect(kind: type[S], arguments: argparse.Namespace) -> S:
-    """Make a client as the options and the environment say."""
+    """Make a client as the options and the environment say; it prints each warning once."""
     place = contexts.chosen(vars(arguments))
+
+    @functools.cache
+    def warn(text: str) -> None:
+        print(f"zaqar-lite: warning: {printable(text)}", file=sys.stderr)
+
     return kind(
         place.url,
         project=place.project,
@@ -224,22 +232,8 @@ def connect(kind: type[S], arguments: argparse.Namespace) -> S:
         retries=sdk.RetryPolicy(attempts=arguments.attempts, on_retry=Retrying()),
         timeout=arguments.timeout,
         ssl_context=place.tls(),
-        on_warning=Warnings(),
+        on_warning=lambda warning: warn(warning.description or warning.title),
     )
-
-
-class Warnings:
-    """Print each warning of the server once."""
-
-    def __init__(self) -> None:
-        self._told: set[str] = set()
-
-    def __call__(self, warning: "sdk.ServerWarning") -> None:
-        """Print it, unless it was printed before."""
-        text = warning.description or warning.title
-        if text not in self._told:
-            self._told.add(text)
-            print(f"zaqar-lite: warning: {printable(text)}", file=sys.stderr)
 
 
 def run(handler: Handler, arguments: argparse.Namespace) -> int:

@@ -1,6 +1,7 @@
 """`zaqar-lite dlq`: look at dead letters and move them back."""
 
 import argparse
+from typing import Any
 
 from zaqar_lite.commands import jobs, sdk
 from zaqar_lite.commands.argument_types import duration, flag, number, repeated
@@ -51,19 +52,18 @@ def add_commands(subparsers: Leaves) -> None:
 
 def redrive(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> int | None:
     """Move dead letters back and wait for that, or follow a job where an option asks for one."""
-    is_job = jobs.is_language(arguments.where) or arguments.rate or arguments.watch
-    if is_job or arguments.force:
-        return _redrive_there(client, arguments, output)
-    result = client.redrive(
-        arguments.queue,
-        to=arguments.to,
-        source=arguments.source,
-        where=jobs.wants(arguments.where) or None,
-        limit=arguments.limit,
-        dry_run=arguments.dry_run,
-        ttl=arguments.ttl,
-        delay=arguments.delay,
-    )
+    where = jobs.wants(arguments.where)
+    names = ("to", "limit", "dry_run", "ttl", "delay")
+    given: dict[str, Any] = {name: getattr(arguments, name) for name in names}
+    is_job = "where" in where or arguments.rate or arguments.watch or arguments.force
+    if is_job:
+        chosen = where if arguments.source is None else {**where, "source": arguments.source}
+        rate, force = arguments.rate, arguments.force
+        job = client.start_redrive(
+            arguments.queue, filter=chosen, max_per_second=rate, force=force, **given
+        )
+        return jobs.follow(client, job, output, watch=arguments.watch, dry_run=arguments.dry_run)
+    result = client.redrive(arguments.queue, source=arguments.source, where=where or None, **given)
     row = as_row(result)
     if output.as_json:
         output.record(row)
@@ -82,26 +82,6 @@ def redrive(client: "sdk.Client", arguments: argparse.Namespace, output: Output)
         output.say(f"{count} letters stayed: {reason}")
     stays = result.without_source or result.refused or result.lost or result.stayed
     return FAILED if stays else None
-
-
-def _redrive_there(
-    client: "sdk.Client", arguments: argparse.Namespace, output: Output
-) -> int | None:
-    wanted = jobs.wants(arguments.where)
-    if arguments.source is not None:
-        wanted["source"] = arguments.source
-    job = client.start_redrive(
-        arguments.queue,
-        filter=wanted,
-        to=arguments.to,
-        limit=arguments.limit,
-        max_per_second=arguments.rate,
-        dry_run=arguments.dry_run,
-        ttl=arguments.ttl,
-        delay=arguments.delay,
-        force=arguments.force,
-    )
-    return jobs.follow(client, job, output, watch=arguments.watch, dry_run=arguments.dry_run)
 
 
 def _of(source: str | None) -> str:

@@ -2,15 +2,16 @@
 
 import argparse
 import time
-from collections.abc import Mapping
 from typing import Any
 
 from zaqar_lite.commands import sdk
 from zaqar_lite.commands.argument_types import UsageError, flag, json_or_text, number
 from zaqar_lite.commands.base_command import FAILED, NOT_FOUND, explain
-from zaqar_lite.commands.output import Output
+from zaqar_lite.commands.output import Output, as_row
 
 _LOOK_EVERY = 0.5
+_COUNTS = frozenset({"selected", "done", "refused"})
+"""Shown also where they are 0."""
 _REFUSALS = {
     "claimed": "a claim holds them",
     "due_changed": "they are due at another time than was thought",
@@ -58,7 +59,7 @@ def follow(
             output.say(f"{job.done} done of {job.selected} ({job.examined} of {job.total}{left})")
         time.sleep(_LOOK_EVERY)
         job = client.get_job(job.path)
-    output.record(_row(job))
+    output.record({name: value for name, value in as_row(job).items() if value or name in _COUNTS})
     for reason, count in job.refused.items():
         output.say(f"{count} refused: {_REFUSALS.get(reason, reason)}")
     if not job.is_over:
@@ -66,18 +67,3 @@ def follow(
     if job.state != "failed" and set(job.refused) == {"gone"} and not job.done:
         return explain(UsageError("Not found: none of these messages exist"), NOT_FOUND)
     return FAILED if job.refused or job.state == "failed" else None
-
-
-def _row(job: "sdk.Job") -> Mapping[str, Any]:
-    row: dict[str, Any] = {
-        "state": job.state,
-        "selected": job.selected,
-        "done": job.done,
-        "refused": dict(job.refused),
-        "path": job.path,
-    }
-    if job.sample:
-        row["sample"] = list(job.sample)
-    if job.error:
-        row["error"] = job.error
-    return row

@@ -3,20 +3,19 @@
 import argparse
 import datetime as dt
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from zaqar_lite.commands import sdk
 from zaqar_lite.commands.argument_types import (
     UsageError,
-    above_zero,
     at_least,
     duration,
     flag,
     json_or_text,
     number,
-    pairs,
+    pair,
     repeated,
     seconds_above_zero,
     whole_seconds,
@@ -25,17 +24,25 @@ from zaqar_lite.commands.base_command import OK, Leaves, Verbs, confirm, is_abse
 from zaqar_lite.commands.output import Output, as_row
 
 _FILED = ("message_ttl", "delay", "dead_letter_ttl", "done_retention", "failed_retention")
-# Options for keys of the metadata: those that take a duration, and those that take a number.
-_DURATIONS = {
-    "--ttl": ("_default_message_ttl", "how long a message lives by default, such as 30s, 5m, 2d"),
-    "--delay": ("_default_message_delay", "how long until it can be claimed; above 0, delays work"),
-    "--dead-letter-ttl": ("_dead_letter_queue_messages_ttl", "how long a dead letter lives"),
+_READ: Mapping[str, Callable[[str], object]] = {
+    "DURATION": whole_seconds,
+    "N": at_least(0),
+    "QUEUE": str,
 }
-_COUNTS = {
-    "--max-claims": ("_max_claim_count", "claims before a message is a dead letter"),
-    "--max-failures": ("_max_failures", "failures before a message is a dead letter"),
-}
-_KEYS = (*(key for key, _ in (_DURATIONS | _COUNTS).values()), "_dead_letter_queue")
+_OPTIONS = (
+    ("--ttl", "DURATION", "_default_message_ttl", "how long a message lives, such as 5m or 2d"),
+    ("--delay", "DURATION", "_default_message_delay", "when it is ready; above 0, delays work"),
+    ("--max-claims", "N", "_max_claim_count", "claims before a message is a dead letter"),
+    ("--max-failures", "N", "_max_failures", "failures before a message is a dead letter"),
+    ("--dead-letter-queue", "QUEUE", "_dead_letter_queue", "where dead letters go"),
+    (
+        "--dead-letter-ttl",
+        "DURATION",
+        "_dead_letter_queue_messages_ttl",
+        "how long they live",
+    ),
+)
+"""Options for keys of the metadata."""
 
 
 def add_commands(subparsers: Leaves) -> None:
@@ -108,9 +115,8 @@ def _add_share(verbs: Verbs) -> None:
     text = f"what may be reached ({', '.join(paths)}; messages); may be repeated"
     repeated(parser, "--path", "PATH", text, choices=paths)
     repeated(parser, "--method", "GET", "what may be done (GET); may be repeated")
-    parser.add_argument("--hours", type=above_zero, default=24, help="how long it lasts (24)")
-    text = "how long it lasts, instead of --hours, such as 30m or 7d"
-    duration(parser, "--lasts", text, read=seconds_above_zero)
+    text = "how long it lasts, such as 30m or 7d (1d)"
+    duration(parser, "--lasts", text, default=86_400, read=seconds_above_zero)
     text = "print the address of the queue's events for a browser, instead of --path"
     flag(parser, "--address", text)
     text = "revoke all permissions that were made for a queue"
@@ -119,15 +125,9 @@ def _add_share(verbs: Verbs) -> None:
 
 def _add_metadata(parser: argparse.ArgumentParser) -> None:
     text = "VALUE is JSON, or else a string"
-    parser.add_argument("metadata", nargs="*", metavar="KEY=VALUE", help=text)
-    for option, (key, text) in _DURATIONS.items():
-        parser.add_argument(option, dest=key, type=whole_seconds, metavar="DURATION", help=text)
-    for option, (key, text) in _COUNTS.items():
-        parser.add_argument(option, dest=key, type=at_least(0), metavar="N", help=text)
-    text = "where dead letters go"
-    parser.add_argument(
-        "--dead-letter-queue", dest="_dead_letter_queue", metavar="QUEUE", help=text
-    )
+    parser.add_argument("metadata", nargs="*", type=pair, metavar="KEY=VALUE", help=text)
+    for option, metavar, key, text in _OPTIONS:
+        parser.add_argument(option, dest=key, type=_READ[metavar], metavar=metavar, help=text)
 
 
 def _named(name: str | None) -> str:
@@ -181,37 +181,37 @@ def stats(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -
 
 def purge(client: "sdk.Client", given: argparse.Namespace) -> dict[str, object]:
     """Empty a queue."""
-    count = _count(client, given.queue)
-    if not given.dry_run:
-        confirm(given, f"Delete {count} messages of {given.queue}?")
-        types = ["messages", *(["subscriptions"] if given.subscriptions else [])]
-        client.purge(given.queue, types)
-    return _destroyed(given, "purged", count)
+    types = ["messages", *(["subscriptions"] if given.subscriptions else [])]
+    question = f"Delete {{}} messages of {given.queue}?"
+    return _destroy(client, given, "purged", question, lambda: client.purge(given.queue, types))
 
 
 def delete(client: "sdk.Client", given: argparse.Namespace) -> dict[str, object]:
     """Delete a queue."""
-    count = _count(client, given.queue)
-    if not given.dry_run:
-        confirm(given, f"Delete {given.queue} with {count} messages?")
-        client.delete_queue(given.queue)
-    return _destroyed(given, "deleted", count)
+    question = f"Delete {given.queue} with {{}} messages?"
+    return _destroy(client, given, "deleted", question, lambda: client.delete_queue(given.queue))
 
 
-def _count(client: "sdk.Client", queue: str) -> int:
-    """Count the messages of a queue that is there.
+def _destroy(
+    client: "sdk.Client",
+    given: argparse.Namespace,
+    done: str,
+    question: str,
+    destroy: Callable[[], None],
+) -> dict[str, object]:
+    """Count the messages of a queue, ask, and destroy them, unless that is only tried.
 
     Raises:
-        QueueNotFound: it is not, and nothing would be destroyed.
+        QueueNotFound: the queue is not there, and nothing would be destroyed.
     """
-    if not client.queue_exists(queue):
-        raise sdk.QueueNotFound("No such queue", queue)
-    return client.stats(queue).total
-
-
-def _destroyed(given: argparse.Namespace, verb: str, count: int) -> dict[str, object]:
+    if not client.queue_exists(given.queue):
+        raise sdk.QueueNotFound("No such queue", given.queue)
+    count = client.stats(given.queue).total
+    if not given.dry_run:
+        confirm(given, question.format(count))
+        destroy()
     dry_run: bool = given.dry_run
-    return {"queue": given.queue, verb: not dry_run, "messages": count, "dry_run": dry_run}
+    return {"queue": given.queue, done: not dry_run, "messages": count, "dry_run": dry_run}
 
 
 def _destructive(parser: argparse.ArgumentParser) -> None:
@@ -221,20 +221,17 @@ def _destructive(parser: argparse.ArgumentParser) -> None:
 
 def _given(given: argparse.Namespace) -> dict[str, object] | None:
     """Return the metadata that the words say, None for none."""
-    words = pairs(given.metadata, "metadata")
-    found: dict[str, object] = {key: json_or_text(text) for key, text in words.items()}
-    options = {key: getattr(given, key) for key in _KEYS}
+    found: dict[str, object] = {key: json_or_text(text) for key, text in given.metadata}
+    options = {key: getattr(given, key) for _, _, key, _ in _OPTIONS}
     return found | {key: value for key, value in options.items() if value is not None} or None
 
 
 def share(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
     """Print a permission."""
     try:
-        lasts = arguments.lasts or arguments.hours * 3600
-        expires = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=lasts)
+        expires = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=arguments.lasts)
     except OverflowError as error:
-        message = f"{lasts / 3600:g} hours are beyond the end of the calendar"
-        raise UsageError(message) from error
+        raise UsageError("--lasts is beyond the end of the calendar") from error
     signed = client.share(
         arguments.queue,
         paths=["events"] if arguments.address else arguments.path or ["messages"],
