@@ -118,7 +118,7 @@ class StrictOrder:
                 subscription = await self.subscriptions.subscriber_cache.one(queue, subscription_id)
                 if subscription is None:
                     await self.messages.purge(ordered, forget=True)
-                    await self.subscriptions.flags.order(queue, subscription_id, ordered=False)
+                    await self.subscriptions.flags.note(queue, subscription_id, ordered=False)
                     await held.delete()
                     return None
                 now = self.clock.now_ms()

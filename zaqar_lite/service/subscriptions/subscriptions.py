@@ -30,7 +30,7 @@ from zaqar_lite.domain.errors import (
 from zaqar_lite.domain.ids import is_message_id, new_message_id
 from zaqar_lite.domain.limits import Limits, page_limit
 from zaqar_lite.domain.metadata import MAX_ORDERED, ORDERED, SUBSCRIBED
-from zaqar_lite.domain.models import QueueRecord, QueueRef, RecordBound
+from zaqar_lite.domain.models import QueueRef, RecordBound
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.quotas import QuotaOf, unlimited
 from zaqar_lite.domain.subscriptions import (
@@ -193,7 +193,7 @@ class Subscriptions:
         if existing is not None:
             if not await self.flags.are_set(existing):
                 # The request that made it has not come to that yet, or crashed.
-                await self.flags.add(existing)
+                await self._note(existing)
             if existing.confirmed:
                 raise Conflict("Such a subscription exists already, and is confirmed.")
             await self._ask(existing)
@@ -209,7 +209,7 @@ class Subscriptions:
             self.left(made)
             raise
         try:
-            await self.flags.add(made)
+            await self._note(made)
         except Invalid:  # the queue has as many in strict order as it may
             await self.delete(queue, made.id)
             raise
@@ -287,15 +287,15 @@ class Subscriptions:
         before = await self.get(queue, subscription_id)
         becomes_ordered = bool((draft.options or {}).get("ordered")) and not before.is_ordered
         if becomes_ordered:
-            await self.flags.order(queue, subscription_id, ordered=True)
+            await self.flags.note(queue, subscription_id, ordered=True)
         try:
             old, new = await self._change(queue, subscription_id, change)
         except ZaqarLiteError:
             if becomes_ordered:
-                await self.flags.order(queue, subscription_id, ordered=False)
+                await self.flags.note(queue, subscription_id, ordered=False)
             raise
         if old.is_ordered and not new.is_ordered:
-            await self.flags.order(queue, new.id, ordered=False)
+            await self.flags.note(queue, new.id, ordered=False)
         if new.subscriber != old.subscriber:
             await self._release_name(old)
             await self._ask(new)
@@ -319,7 +319,7 @@ class Subscriptions:
             self.left(existing)
         self.subscriber_cache.end(queue, subscription_id)
         with suppress(Unavailable):  # it has ended; others learn it within a second
-            await self.flags.end(queue, subscription_id)
+            await self.flags.note(queue, subscription_id, ordered=False)
 
     async def confirm(
         self, queue: QueueRef, subscription_id: str, *, confirmed: bool, token: str | None
@@ -372,6 +372,9 @@ class Subscriptions:
         """End all subscriptions of a queue."""
         for subscription_id in await subscription_ids(self.management, queue):
             await self.delete(queue, subscription_id)
+
+    async def _note(self, made: Subscription) -> None:
+        await self.flags.note(made.queue, made.id, ordered=made.is_ordered, makes=True)
 
     async def _ask(self, subscription: Subscription) -> None:
         if self.confirmations is not None and not subscription.confirmed:
@@ -500,33 +503,6 @@ class QueueFlags:
             return False
         return not made.is_ordered or made.id in record.metadata.get(ORDERED, ())
 
-    async def add(self, made: Subscription) -> None:
-        """Count a subscription in the flag of the queue's record; make the record if need be.
-
-        Raises:
-            Invalid: it is ordered, and the queue has as many such subscriptions as it may.
-        """
-        if is_topic(made.queue):
-            await self._renew(made.queue)
-        else:
-            await self._change(made.queue, made.id, ordered=made.is_ordered, count=1, makes=True)
-
-    async def order(self, queue: QueueRef, subscription_id: str, *, ordered: bool) -> None:
-        """Let posts bring their messages to a subscription's own queue, or not any more.
-
-        Raises:
-            Invalid: the queue has as many such subscriptions as it may.
-        """
-        if not is_topic(queue):
-            await self._change(queue, subscription_id, ordered=ordered, count=0)
-
-    async def end(self, queue: QueueRef, ended: str) -> None:
-        """Let all processes learn at their next delivery that a subscription has ended."""
-        if is_topic(queue):
-            await self._renew(queue)
-        else:
-            await self._change(queue, ended, ordered=False, count=1)
-
     async def clear(self, queue: QueueRef) -> None:
         """Let posts pass over a queue that has no subscription any more.
 
@@ -548,26 +524,25 @@ class QueueFlags:
             return
         self._policies.forget(queue)
 
-    @retried("The topic")
-    async def _renew(self, topic: QueueRef) -> None:
-        """Write a topic's record anew; one that is made later is newer than all before."""
-        record = await self._management.get_record(TOPIC, topic.project, name_of(topic))
-        if record is None:
-            return
-        await self._management.put_record(
-            TOPIC, topic.project, record.name, record.value, expected=record.version
-        )
-
-    @retried("The queue {1.name!r}")
-    async def _change(
-        self,
-        queue: QueueRef,
-        subscription_id: str,
-        *,
-        ordered: bool,
-        count: int,
-        makes: bool = False,
+    @retried("The flags of {1.name!r}")
+    async def note(
+        self, queue: QueueRef, subscription_id: str, *, ordered: bool, makes: bool = False
     ) -> None:
+        """Let all processes learn that a subscription is new, or ended, or is `ordered` now or not.
+
+        Posts bring their messages to the own queues of those that are. If the queue has no record,
+        nothing is noted, unless this `makes` one.
+
+        Raises:
+            Invalid: the queue has as many ordered subscriptions as it may.
+        """
+        if is_topic(queue):
+            topic = await self._management.get_record(TOPIC, queue.project, name_of(queue))
+            if topic is not None:  # one that is made later is newer than all before
+                await self._management.put_record(
+                    TOPIC, queue.project, topic.name, topic.value, expected=topic.version
+                )
+            return
         record = await self._management.get_queue(queue)
         if record is None and not makes:
             return
@@ -575,18 +550,13 @@ class QueueFlags:
             await self._queues.ensure(queue)
             raise QueueChanged("It was made just now.")
         metadata = dict(record.metadata)
-        metadata[SUBSCRIBED] = record.metadata.get(SUBSCRIBED, 0) + count
-        metadata.pop(ORDERED, None)
-        others = {*record.metadata.get(ORDERED, ())} - {subscription_id}
+        metadata[SUBSCRIBED] = record.metadata.get(SUBSCRIBED, 0) + 1
+        others = {*metadata.pop(ORDERED, ())} - {subscription_id}
         if ordered:
             if len(others) >= MAX_ORDERED:
                 raise Invalid(f"A queue may have {MAX_ORDERED} ordered subscriptions.")
             others.add(subscription_id)
         if others:
             metadata[ORDERED] = sorted(others)
-        if metadata == record.metadata:
-            return
-        await self._management.update_queue(
-            QueueRecord(queue, metadata, record.version, record.exposing)
-        )
+        await self._management.update_queue(replace(record, metadata=metadata))
         self._policies.forget(queue)
