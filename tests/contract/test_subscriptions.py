@@ -113,7 +113,7 @@ async def test_racing_subscribers_fill_a_bound_exactly(
         await servers[0].subscriptions.delete(queue.ref, one)
     # Those that fit are not refused.
     assert len(await race(makes, range(6, 8))) == 2
-    assert await servers[1].subscriptions.count(queue.ref.project, 10) == 3
+    assert await servers[1].subscriptions.kind.count(queue.ref.project, 10) == 3
 
 
 async def test_a_full_queue_takes_no_room_from_another(

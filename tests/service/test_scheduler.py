@@ -21,8 +21,8 @@ from zaqar_lite.domain.errors import (
     Unavailable,
 )
 from zaqar_lite.domain.models import ListQuery, Message, QueueRef
+from zaqar_lite.service.schedules.schedules import DUE_PROJECT, Plan, Schedule, Scheduler, Schedules
 from zaqar_lite.service.schedules.schedules import KIND as SCHEDULE
-from zaqar_lite.service.schedules.schedules import Plan, Schedule, Scheduler, Schedules
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
@@ -88,7 +88,7 @@ async def test_each_instant_has_one_message(place: Place) -> None:
     posted = await place.posted()
     assert len(posted) == 7  # six of this hour, and one of those that were missed before
     assert posted[0].headers == {"kind": "x", "zaqar-group": "g"}
-    schedule = await place.schedules.get("p", "s")
+    schedule = await place.schedules.kind.get("p", "s")
     assert (schedule.fired, schedule.failed, schedule.uncertain) == (7, 0, 0)
 
 
@@ -115,7 +115,7 @@ async def test_a_year_of_minutes_is_posted_525_600_times(place: Place) -> None:
             stats = await place.messages.stats(QUEUE)
             posted += stats.total
             await place.messages.purge(QUEUE)
-    schedule = await place.schedules.get("p", "s")
+    schedule = await place.schedules.kind.get("p", "s")
     assert (posted, schedule.fired) == (525_600, 525_600)
     assert (schedule.missed, schedule.failed, schedule.uncertain) == (0, 0, 0)
 
@@ -125,11 +125,11 @@ async def test_what_is_over_leaves_nothing_in_the_index(place: Place) -> None:
     for _ in range(3):
         place.clock.advance(MINUTE)
         await place.run()
-    assert len(await place.schedules.due(100)) == 1
-    await place.schedules.delete("p", "s")
+    assert len(await place.schedules.index.page(DUE_PROJECT, None, 100)) == 1
+    await place.schedules.kind.delete("p", "s")
     place.clock.advance(MINUTE)
     assert [(await one.step())[0] for one in place.schedulers] == [1, 0]
-    assert len(await place.schedules.due(100)) == 0
+    assert len(await place.schedules.index.page(DUE_PROJECT, None, 100)) == 0
     assert len(await place.posted()) == 3
 
 
@@ -149,7 +149,7 @@ async def test_missed_instants(place: Place, fields: Any, count: int, missed: in
     await place.put(cron="*/10 * * * *", **fields)
     place.move_to(3, 5)
     await place.run()
-    schedule = await place.schedules.get("p", "s")
+    schedule = await place.schedules.kind.get("p", "s")
     assert (len(await place.posted()), schedule.missed) == (count, missed)
     assert place.schedules.shown_instants(schedule)[0] > place.clock.now_ms()
 
@@ -161,7 +161,7 @@ async def test_one_instant_fires_once_and_never_again(place: Place) -> None:
     place.move_to(9)
     await place.run()
     assert len(await place.posted()) == 1
-    schedule = await place.schedules.get("p", "s")
+    schedule = await place.schedules.kind.get("p", "s")
     assert place.schedules.shown_instants(schedule) == []
 
 
@@ -183,7 +183,7 @@ async def test_overlap_skips_while_the_last_one_is_there(place: Place) -> None:
     place.move_to(4)
     await place.run()
     assert len(await place.posted()) == 1
-    schedule = await place.schedules.get("p", "s")
+    schedule = await place.schedules.kind.get("p", "s")
     assert (schedule.fired, schedule.overlapped) == (2, 2)
 
 
@@ -208,7 +208,7 @@ async def test_a_paused_schedule_waits(place: Place) -> None:
 
 async def test_jitter_is_behind_the_instant(place: Place) -> None:
     await place.put(every="1h", start="2030-01-01T01:00:00Z", jitter="10m")
-    schedule = await place.schedules.get("p", "s")
+    schedule = await place.schedules.kind.get("p", "s")
     late = schedule.due_at - schedule.next
     assert 0 < late < 10 * MINUTE
     place.move_to(1)
@@ -262,7 +262,7 @@ async def test_a_process_that_dies_anywhere_leaves_one_message(
     place.move_to(2)
     await place.run()
     assert len(await place.posted()) == 2
-    assert len(await place.schedules.due(100)) == 1
+    assert len(await place.schedules.index.page(DUE_PROJECT, None, 100)) == 1
 
 
 async def test_after_a_long_outage_in_the_middle_nothing_is_posted_twice(
@@ -283,7 +283,7 @@ async def test_after_a_long_outage_in_the_middle_nothing_is_posted_twice(
     place.move_to(1, 50)
     await place.run()
     assert len(await place.posted()) == 1
-    schedule = await place.schedules.get("p", "s")
+    schedule = await place.schedules.kind.get("p", "s")
     assert (schedule.fired, schedule.uncertain, schedule.missed) == (0, 1, 1)
 
 
@@ -293,7 +293,7 @@ async def test_a_queue_that_does_not_take_the_message_is_told(place: Place) -> N
     await queues.create(QUEUE, {"_max_messages_post_size": 1_024})
     place.clock.advance(HOUR)
     await place.run()
-    schedule = await place.schedules.get("p", "s")
+    schedule = await place.schedules.kind.get("p", "s")
     assert schedule.failed == 1
     assert "bytes" in schedule.error
 
@@ -338,7 +338,7 @@ async def test_what_is_caught_up_with_may_be_more_than_one_post_takes(place: Pla
     await place.put(every="5m", missed="all", catch_up="2h", body="x" * 20_000)
     place.move_to(2, 4)
     await place.run()
-    schedule = await place.schedules.get("p", "s")
+    schedule = await place.schedules.kind.get("p", "s")
     assert (schedule.fired, schedule.failed) == (24, 0)
     assert len(await place.posted()) == 24
 
@@ -380,11 +380,11 @@ async def test_a_change_while_it_is_posted_for_an_instant_posts_no_second_messag
     await place.run()
     elsewhere = await place.messages.stats(QueueRef("p", "elsewhere"))
     assert (len(await place.posted()), elsewhere.total) == (1, 0)
-    schedule = await place.schedules.get("p", "s")
+    schedule = await place.schedules.kind.get("p", "s")
     assert (schedule.fired, schedule.failed, schedule.error) == (1, 0, "")
     place.clock.advance(HOUR)
     await place.run()
-    assert (await place.schedules.get("p", "s")).fired == 2
+    assert (await place.schedules.kind.get("p", "s")).fired == 2
 
 
 async def test_a_schedule_that_can_not_be_read_holds_up_no_other(place: Place) -> None:

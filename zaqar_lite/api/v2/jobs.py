@@ -212,15 +212,15 @@ class ScheduleActions:
 
     async def page(self, request: Request, marker: str | None, limit: int) -> Sequence[Schedule]:
         """Read some schedules of the project."""
-        return await self._schedules.page(request.project, marker, limit)
+        return await self._schedules.kind.page(request.project, marker, limit)
 
     async def find(self, request: Request) -> Schedule:
         """Read a schedule."""
-        return await self._schedules.get(request.project, request.path_values[0])
+        return await self._schedules.kind.get(request.project, request.path_values[0])
 
     async def remove(self, request: Request) -> None:
         """End a schedule."""
-        await self._schedules.delete(request.project, request.path_values[0])
+        await self._schedules.kind.delete(request.project, request.path_values[0])
 
     def shown(self, schedule: Schedule, *, detailed: bool = True) -> dict[str, Any]:
         """Write a schedule, and when it fires next."""

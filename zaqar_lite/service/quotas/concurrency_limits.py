@@ -251,20 +251,12 @@ class ConnectionLimits:
 
     def __init__(self, quotas: Quotas, limit: ConcurrencyLimit) -> None:
         self._quotas = quotas
-        self._limit = limit
+        self.limit = limit
 
     @property
     def is_on(self) -> bool:
         """Whether any project has such a quota."""
         return self._quotas.has_connections
-
-    async def total_of(self, project: str) -> int:
-        """Count the connections of a project, in all processes that share the store.
-
-        Raises:
-            Unavailable: that can't be read.
-        """
-        return await self._limit.total_of(project)
 
     async def serve(self, link: Link, project: str) -> None:
         """Serve a request of a project on a connection.
@@ -275,16 +267,16 @@ class ConnectionLimits:
         if link.project == project:
             return
         quota = self._quotas.of(project).connections
-        if not await self._limit.take(project, quota):
+        if not await self.limit.take(project, quota):
             raise QuotaReached(f"{quota} connections", "close some")
         self._leave(link)
         if link.lost:  # else it would be counted for ever
-            self._limit.leave(project)
+            self.limit.leave(project)
             return
         link.project = project
         link.on_lost = lambda: self._leave(link)
 
     def _leave(self, link: Link) -> None:
         if link.project:
-            self._limit.leave(link.project)
+            self.limit.leave(link.project)
         link.project = ""

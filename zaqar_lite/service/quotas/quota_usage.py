@@ -241,7 +241,7 @@ class QuotaUsage:
             "queues": await self.queues.count(project),
             "messages": None if found is None else found.messages,
             "bytes": None if found is None else found.bytes,
-            "subscriptions": await self.subscriptions.count(project, MOST_COUNTED),
+            "subscriptions": await self.subscriptions.kind.count(project, MOST_COUNTED),
             "waiters": await self.long_polling.limit.total_of(project),
-            "connections": await self.connection_limits.total_of(project),
+            "connections": await self.connection_limits.limit.total_of(project),
         }

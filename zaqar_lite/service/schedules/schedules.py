@@ -208,7 +208,7 @@ MAX_SCHEDULES = 10_000
 """The schedules that a project may have."""
 SHOWN_INSTANTS = 5
 """The next instants that are shown of a schedule."""
-_DUE_PROJECT, _DIGITS = "schedules", 14
+DUE_PROJECT, _DIGITS = "schedules", 14
 
 
 class DueEntry(NamedTuple):
@@ -240,11 +240,13 @@ class Schedules:
     """The schedules of one store."""
 
     def __init__(self, management: ManagementStore, messages: Messages, clock: Clock) -> None:
-        self._index = _index(management)
+        self.index = _index(management)
+        """The entries of all projects, those that are due first before the others."""
         self._messages = messages
         self._clock = clock
         most = Most(MAX_SCHEDULES, LimitReached, "schedules in a project")
-        self._kind = Kind(management, KIND, "Schedule", Schedule, most)
+        self.kind = Kind(management, KIND, "Schedule", Schedule, most)
+        """The schedules; to delete one leaves its messages."""
         self.wake_scheduler: Callable[[], None] = lambda: None
         """Called when something may be due earlier than was known."""
 
@@ -263,7 +265,7 @@ class Schedules:
             await self._add_entry(project, schedule)
             return schedule
 
-        made = await self._kind.write(project, name, build)
+        made = await self.kind.write(project, name, build)
         self.wake_scheduler()
         return made
 
@@ -282,30 +284,14 @@ class Schedules:
             await self._add_entry(project, schedule)
             return schedule
 
-        changed = await self._kind.change(project, name, change)
+        changed = await self.kind.change(project, name, change)
         self.wake_scheduler()
         return changed
 
-    async def get(self, project: str, name: str) -> Schedule:
-        """Read a schedule.
-
-        Raises:
-            NotFound: no such schedule.
-        """
-        return await self._kind.get(project, name)
-
     async def read(self, project: str, name: str) -> Held[Schedule] | None:
         """Read a schedule to change it, unless somebody else does."""
-        schedule, version = await self._kind.read(project, name)
-        return None if schedule is None else Held(self._kind, project, name, schedule, version)
-
-    async def page(self, project: str, after: str | None, limit: int) -> Sequence[Schedule]:
-        """List a project's schedules by name, those after `after`; a damaged one is left out."""
-        return await self._kind.page(project, after, limit)
-
-    async def delete(self, project: str, name: str) -> None:
-        """Delete a schedule; its messages stay. No error when there is none."""
-        await self._kind.delete(project, name)
+        schedule, version = await self.kind.read(project, name)
+        return None if schedule is None else Held(self.kind, project, name, schedule, version)
 
     async def fire(self, project: str, name: str, may_post: Callable[[str], None]) -> str:
         """Post a schedule's message now, beside its instants; answer the message's id.
@@ -317,7 +303,7 @@ class Schedules:
             NotFound: no such schedule.
             Invalid: the queue does not take the message.
         """
-        schedule = await self.get(project, name)
+        schedule = await self.kind.get(project, name)
         may_post(schedule.plan.queue)
         return (await self.post(project, schedule, keyed=None))[0]
 
@@ -373,21 +359,13 @@ class Schedules:
             return msgspec.structs.replace(found, **done)
 
         with suppress(NotFound):
-            await self._kind.change(project, schedule.name, note)
+            await self.kind.change(project, schedule.name, note)
 
     async def _add_entry(self, project: str, schedule: Schedule) -> None:
         if schedule.due_at != NEVER:
             owner = sha256(f"{project}/{schedule.name}".encode()).hexdigest()[:32]
             key = f"{schedule.due_at:0{_DIGITS}d}-{owner}"
-            await self._index.put(_DUE_PROJECT, key, DueEntry(project, schedule.name, key), None)
-
-    async def due(self, limit: int, after: str | None = None) -> Sequence[DueEntry]:
-        """The entries of the index that are due first, or those after the entry `after`."""
-        return await self._index.page(_DUE_PROJECT, after, limit)
-
-    async def remove_entry(self, due: DueEntry) -> None:
-        """Remove an entry of the index."""
-        await self._index.delete(_DUE_PROJECT, due.key)
+            await self.index.put(DUE_PROJECT, key, DueEntry(project, schedule.name, key), None)
 
     async def _check(self, name: str, plan: Plan) -> None:
         if not is_queue_name(name):
@@ -441,7 +419,7 @@ class Scheduler(BackgroundWorker):
         """
         done, after = 0, None
         while True:
-            found = await self._schedules.due(_AT_ONCE, after)
+            found = await self._schedules.index.page(DUE_PROJECT, after, _AT_ONCE)
             now = self._clock.now_ms()
             due = [one for one in found if one.at <= now]
             done += sum(await asyncio.gather(*map(self._try, due)))
@@ -467,7 +445,7 @@ class Scheduler(BackgroundWorker):
     async def _handle(self, due: DueEntry) -> bool:
         held = await self._schedules.read(due.project, due.name)
         if held is None:
-            await self._schedules.remove_entry(due)
+            await self._schedules.index.delete(DUE_PROJECT, due.key)
             return True
         schedule, now = held.value, self._clock.now_ms()
         if schedule.firing:
@@ -477,7 +455,7 @@ class Scheduler(BackgroundWorker):
         elif schedule.due_at < due.at:
             return False  # an earlier entry of the schedule comes first
         elif schedule.due_at > due.at:
-            await self._schedules.remove_entry(due)
+            await self._schedules.index.delete(DUE_PROJECT, due.key)
         else:
             await self._begin_posting(due, held, now)
         return True
@@ -499,7 +477,7 @@ class Scheduler(BackgroundWorker):
     async def _remove_passed(self, due: DueEntry, schedule: Schedule) -> None:
         """Remove an entry, unless the schedule's next instant has the same one."""
         if schedule.due_at != due.at:
-            await self._schedules.remove_entry(due)
+            await self._schedules.index.delete(DUE_PROJECT, due.key)
 
     async def _post(self, due: DueEntry, schedule: Schedule, *, again: bool = False) -> None:
         """Post for the instants that the record names, and note in the record that it is done."""

@@ -159,7 +159,7 @@ class Subscriptions:
     """Called with a subscription that has ended, or has another trust."""
 
     def __post_init__(self) -> None:
-        self._kind = subscription_kind(self.management, self.clock)
+        self.kind = subscription_kind(self.management, self.clock)
         self._names = Kind(
             self.management, _NAMED, "The subscriber", _Name, lives=lambda name: name.ttl * 1000
         )
@@ -237,7 +237,7 @@ class Subscriptions:
             Invalid: the limit is out of range.
         """
         limit = page_limit(limit, self.limits.max_subscriptions_per_page)
-        return await self._kind.page(queue.project, marker, limit, prefix=f"{queue.name}/")
+        return await self.kind.page(queue.project, marker, limit, prefix=f"{queue.name}/")
 
     async def update(
         self,
@@ -314,7 +314,7 @@ class Subscriptions:
             existing = None
         if existing is not None:
             await self._release_name(existing)
-        await self._kind.delete(queue.project, f"{queue.name}/{subscription_id}")
+        await self.kind.delete(queue.project, f"{queue.name}/{subscription_id}")
         if existing is not None:
             self.left(existing)
         self.subscriber_cache.end(queue, subscription_id)
@@ -394,15 +394,11 @@ class Subscriptions:
             old = found
             return change(found)
 
-        new = await self._kind.change(queue.project, old.name, changed)
+        new = await self.kind.change(queue.project, old.name, changed)
         if new.trust != old.trust or new.disabled is not None:
             self.left(old)
         self.subscriber_cache.forget(queue)
         return old, new
-
-    async def count(self, project: str, most: int) -> int:
-        """Count the live subscriptions of a project, up to `most`."""
-        return await self._kind.count(project, most)
 
     async def _put(self, made: Subscription, named_at: int) -> None:
         """Write a new subscription; its name goes again where there are too many.
@@ -413,7 +409,7 @@ class Subscriptions:
         """
         bounds = self._bounds_of(made.queue)
         try:
-            await self._kind.put(made.queue.project, made.name, made, 0, [*bounds])
+            await self.kind.put(made.queue.project, made.name, made, 0, [*bounds])
         except LimitReached:
             await self._release_name(made, named_at)  # unless another request is making it
             raise
@@ -460,7 +456,7 @@ class Subscriptions:
     async def _get(self, queue: QueueRef, subscription_id: str) -> Subscription | None:
         if not is_message_id(subscription_id):
             return None
-        return await self._kind.find(queue.project, f"{queue.name}/{subscription_id}")
+        return await self.kind.find(queue.project, f"{queue.name}/{subscription_id}")
 
     def _new(
         self, identifier: str | None, queue: QueueRef, draft: SubscriptionDraft
