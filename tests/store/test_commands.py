@@ -37,12 +37,8 @@ def test_a_good_store_has_no_problems(directory: Path, capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize("name", ["embedded://{0}", "opendata+sqlite://{0}", "{0}", "{0}/{1}"])
-def test_a_store_is_named_by_its_directory_its_uri_or_its_file(
-    name: str, directory: Path, capsys: Capture
-) -> None:
-    named = name.format(directory, FILE_NAME)
-    assert store("check", named) == 0
-    assert store("check", "--store", named) == 0
+def test_a_store_is_named_by_its_directory_its_uri_or_its_file(name: str, directory: Path) -> None:
+    assert store("check", name.format(directory, FILE_NAME)) == 0
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def test_an_export_takes_the_place_of_an_earlier_one_as_it_was(
     real.write_text("earlier", encoding="utf-8")
     real.chmod(0o644)
     link.symlink_to(real.name)
-    assert main(["store", "export", "--store", str(directory), str(link)]) == 0
+    assert main(["store", "export", str(directory), str(link)]) == 0
     assert link.is_symlink()
     assert b"grouped" in real.read_bytes()
     assert real.stat().st_mode & 0o777 == 0o600

@@ -20,7 +20,7 @@ from zaqar_lite.storage.registry import find_driver
 from zaqar_lite.storage.sql import directory_of
 from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.directory import sync_directory
-from zaqar_lite.storage.sql.place import FILE_NAME, OLD_FILE_NAME, InFile, connect
+from zaqar_lite.storage.sql.place import OLD_FILE_NAME, InFile, connect
 
 
 def place_of(store: str) -> InFile:
@@ -55,16 +55,16 @@ def file_of(store: str) -> Path:
     return place.file
 
 
+def is_slatedb(store: str) -> bool:
+    """Whether a command's word is the URI of a SlateDB store."""
+    return re.match(r"(?i)opendata\+(slatedb|s3):", store) is not None
+
+
 def database_of(store: str) -> Database:
     """The tables to import into, not yet open: of SlateDB, or of a file."""
     if is_slatedb(store):
         return OpenDataDatabase(create_engine(store), Clock(), StoreOptions())
     return Database(place_of(store), Clock(), StoreOptions())
-
-
-def is_slatedb(store: str) -> bool:
-    """Whether a command's word is the URI of a SlateDB store."""
-    return re.match(r"(?i)opendata\+(slatedb|s3):", store) is not None
 
 
 @contextmanager
@@ -83,7 +83,7 @@ def tables_of(store: str) -> Iterator[tuple[apsw.Connection, Sequence[str]]]:
     with asyncio.Runner() as runner:
         runner.run(database.open())
         try:
-            yield database.connection, [str(damage) for damage in database.damages]
+            yield database.connection, database.damages
         finally:
             runner.run(database.close())
 
@@ -107,25 +107,6 @@ def snapshot(file: Path) -> Iterator[apsw.Connection]:
         yield connection
     finally:
         connection.close(force=True)
-
-
-def back_up(source: apsw.Connection, target: Path) -> Path:
-    """Copy a snapshot into a new file, or into a directory, which is then a store; answer the file.
-
-    Raises ConfigurationError: the file is there already.
-    """
-    if target.is_dir():
-        target /= FILE_NAME
-    if target.exists() or Path(f"{target}-wal").exists():
-        raise ConfigurationError(f"{target} is there already: name a new file for the backup.")
-    with made_beside(target) as copy:
-        connection = connect(str(copy))
-        try:
-            with connection.backup("main", source, "main") as backup:
-                backup.step(-1)
-        finally:
-            connection.close(force=True)
-    return target
 
 
 @contextmanager

@@ -14,9 +14,9 @@ idempotency keys, which hold ids, stay behind.
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby, islice
-from typing import Annotated, Any, BinaryIO, NamedTuple, Self, TypeAlias
+from typing import Annotated, Any, BinaryIO, TypeAlias
 
 import apsw
 from msgspec import Meta, MsgspecError, Struct, structs
@@ -29,7 +29,7 @@ from zaqar_lite.domain.attempts import MAX_ATTEMPTS, Attempt, Ended
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid, LimitReached
 from zaqar_lite.domain.ids import new_message_id
-from zaqar_lite.domain.limits import MAX_PROJECT_ID, Limits
+from zaqar_lite.domain.limits import MAX_PROJECT_ID
 from zaqar_lite.domain.models import MAX_RECORD, Message, Origin, QueueRef, StoreOptions
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
@@ -37,7 +37,6 @@ from zaqar_lite.settings import Settings
 from zaqar_lite.storage.registry import create_stores
 from zaqar_lite.storage.sql import records
 from zaqar_lite.storage.sql.database import Database
-from zaqar_lite.storage.sql.entries import LEASED, PARKED
 from zaqar_lite.storage.sql.importing import Arrival, enter
 from zaqar_lite.storage.sql.records import _create as create_queue
 
@@ -122,11 +121,13 @@ _ATTEMPTS = Decoder(tuple[Attempt, ...])
 
 _QUEUES = """SELECT project, name, version, metadata, content FROM queue
     WHERE (?1 IS NULL OR project = ?1) AND (?2 IS NULL OR name = ?2) ORDER BY project, name"""
-_MESSAGES = """SELECT b.body, e.created, e.expires, e.ttl, e.due, e.state, e.until, e.claims,
-    e.failures, a.attempts, e.priority, e.client, e.headers, e.origin
+_MESSAGES = """SELECT CAST(b.body AS TEXT), e.created, e.expires, e.ttl, nullif(e.due, 0),
+    iif(e.state = 2 AND e.until > ?2, e.until, NULL),
+    iif(e.state = 3 AND e.until > ?2, e.until, NULL),
+    e.claims, e.failures, a.attempts, e.priority, nullif(e.client, ''), e.headers, e.origin
     FROM entry e CROSS JOIN body b ON b.number = e.body
     LEFT JOIN attempts a ON e.has_attempts AND a.id = e.id
-    WHERE e.queue = ? AND e.expires > ? ORDER BY e.position"""
+    WHERE e.queue = ?1 AND e.expires > ?2 ORDER BY e.position"""
 _RECORDS = """SELECT kind, project, name, CAST(value AS TEXT), ends FROM record
     WHERE (?1 IS NULL OR project = ?1) AND (ends IS NULL OR ends > ?2)
     AND kind != 'adopted' ORDER BY kind, project, name"""
@@ -142,29 +143,18 @@ def export(store: apsw.Connection, project: str | None, name: str | None) -> Ite
         if version:
             yield encode(_Line(queue=_Queue(owner, queue, decode(metadata))))
         for row in store.execute(_MESSAGES, (content, now)):
-            yield encode(_Line(message=_describe(owner, queue, row, now)))
+            yield encode(_Line(message=_message(owner, queue, row)))
     if name is None:
         for row in store.execute(_RECORDS, (project, now)):
             yield encode(_Line(record=_Record(*row)))
 
 
-def _describe(project: str, queue: str, row: Sequence[Any], now: int) -> _Message:
-    (
-        body, created, expires, ttl, due, state, until, claims, failures, attempts, priority,
-        client, headers, origin,
-    ) = row  # fmt: skip
-    return _Message(
-        project, queue, body.decode(), created, expires, ttl,
-        due or None,
-        until if state == LEASED and until > now else None,
-        until if state == PARKED and until > now else None,
-        claims, failures,
-        [] if attempts is None else [_Attempt(*one) for one in _ATTEMPTS.decode(attempts)],
-        priority,
-        client or None,
-        None if headers is None else decode(headers),
-        None if origin is None else decode(origin, type=Origin),
-    )  # fmt: skip
+def _message(project: str, queue: str, row: Sequence[Any]) -> _Message:
+    *fields, attempts, priority, client, headers, origin = row
+    ended = [] if attempts is None else [_Attempt(*one) for one in _ATTEMPTS.decode(attempts)]
+    named = None if headers is None else decode(headers)
+    moved = None if origin is None else decode(origin, type=Origin)
+    return _Message(*[project, queue, *fields, ended, priority, client, named, moved])
 
 
 def parse(file: BinaryIO) -> Iterator[tuple[int, _Line]]:
@@ -180,36 +170,8 @@ def parse(file: BinaryIO) -> Iterator[tuple[int, _Line]]:
         raise _refused(number, exc) from exc
 
 
-def _refused(number: int, why: Exception) -> Invalid:
+def _refused(number: int, why: object) -> Invalid:
     return Invalid(f"Line {number} can't be imported: {str(why).rstrip('.')}. Nothing was stored.")
-
-
-class _Trial(NamedTuple):
-    """What an import checks queues by: the server's own service, over a copy in memory."""
-
-    queues: Queues
-    limits: Limits
-
-    @classmethod
-    async def beside(cls, db: Database, settings: Settings) -> Self:
-        """Copy the queues of a store, for a server of these settings."""
-        messages, management = create_stores("memory://", clock=Clock(), options=StoreOptions())
-        for *ref, metadata in db.execute("SELECT project, name, metadata FROM queue WHERE version"):
-            known = decode(metadata)
-            await management.create_queue(QueueRef(*ref), known, max_queues=sys.maxsize)
-        limits = settings.limits()
-        policies = Policies(management, limits, checked=True)
-        encrypts = settings.encryption_key_file is not None
-        return cls(Queues(management, messages, policies, limits, encrypts=encrypts), limits)
-
-    async def make(self, queue: QueueRef, metadata: Mapping[str, Any]) -> None:
-        """Make a queue as `PUT` would. Raises Invalid, LimitReached: the server refuses it."""
-        metadata_rules.check_size(metadata, self.limits)
-        try:  # what is asked of every document: its depth, and numbers of 64 bits
-            documents.parse_object(json.dumps(metadata, ensure_ascii=False).encode())
-        except Refused as exc:
-            raise Invalid(exc.description or exc.title) from exc
-        await self.queues.create(queue, metadata_rules.visible(metadata))
 
 
 async def load(db: Database, file: BinaryIO, settings: Settings) -> tuple[int, int]:
@@ -218,19 +180,35 @@ async def load(db: Database, file: BinaryIO, settings: Settings) -> tuple[int, i
     A queue that exists keeps its metadata, and a record its value. Raises Invalid: names the line
     that is wrong; nothing was stored; Unavailable: writing failed, and nothing was stored.
     """
-    trial = await _Trial.beside(db, settings)
-    queues = messages = 0
+    queues, messages, known = 0, 0, await _queues_of(db, settings)
     for number, line in parse(file):
         messages += line.message is not None
         if line.queue is not None:
             queues += 1
             try:
-                await trial.make(_ref(line.queue), line.queue.metadata)
+                metadata_rules.check_size(line.queue.metadata, settings.limits())
+                # What is asked of every document: its depth, and numbers of 64 bits.
+                text = json.dumps(line.queue.metadata, ensure_ascii=False)
+                documents.parse_object(text.encode())
+                await known.create(_ref(line.queue), metadata_rules.visible(line.queue.metadata))
+            except Refused as exc:
+                raise _refused(number, exc.description or exc.title) from exc
             except (Invalid, LimitReached, ValueError) as exc:
                 raise _refused(number, exc) from exc
     file.seek(0)
     await db.write(_store, file)
     return queues, messages
+
+
+async def _queues_of(db: Database, settings: Settings) -> Queues:
+    """What an import checks queues by: the server's own service, over a copy in memory."""
+    messages, management = create_stores("memory://", clock=Clock(), options=StoreOptions())
+    for *ref, metadata in db.execute("SELECT project, name, metadata FROM queue WHERE version"):
+        known = decode(metadata)
+        await management.create_queue(QueueRef(*ref), known, max_queues=sys.maxsize)
+    limits, encrypts = settings.limits(), settings.encryption_key_file is not None
+    policies = Policies(management, limits, checked=True)
+    return Queues(management, messages, policies, limits, encrypts=encrypts)
 
 
 def _ref(line: _Queue) -> QueueRef:
