@@ -267,11 +267,11 @@ class HttpConnection(ClientConnection):
                         self._unparsed = data[start:]
                         return
                     self._awaits_body = False
-                    self._feed(part, is_head=True)
+                    self._feed(data, start, end, is_head=True)
                     start = end
                     continue
             end = self._end_of_part(data, start)
-            self._feed(data[start:end])
+            self._feed(data, start, end)
             start = end
         if self._next is not None:
             self._start_next()  # even if its body has not come
@@ -289,9 +289,9 @@ class HttpConnection(ClientConnection):
             tail, at = 0, data.find(b"\r\n\r\n", start, limit) - start
         return limit if at < 0 else start + at + 4 - tail
 
-    def _feed(self, part: bytes, *, is_head: bool = False) -> None:
-        """Have a part parsed."""
-        reader = self._reader
+    def _feed(self, data: bytes, start: int, end: int, *, is_head: bool = False) -> None:
+        """Have a part of the data parsed."""
+        reader, part = self._reader, data[start:end]
         if reader is None:
             reader = self._reader = RequestReader(self, self.heads)
         begun_before = reader.reads_head
@@ -301,7 +301,7 @@ class HttpConnection(ClientConnection):
             else:
                 reader.feed(part)
         except Upgraded as upgraded:
-            self._become_socket(upgraded.handshake)
+            self._become_socket(upgraded.handshake + data[end:])
             return
         except httptools.HttpParserError as error:
             is_bug = not isinstance(error.__context__, _MALFORMED)

@@ -87,8 +87,8 @@ class Conversation:
         self._expires_at: int | None = None
         self._release: Callable[[], None] = do_nothing
         self._listeners: dict[bool, str] = {}
-        self._made: list[tuple[QueueRef, str]] = []
-        """The subscriptions whose subscriber is the connection."""
+        self._made: dict[tuple[QueueRef, str], str] = {}
+        """The subscriptions whose subscriber is the connection: one a queue, by its form."""
 
     @property
     def is_known(self) -> bool:
@@ -128,8 +128,8 @@ class Conversation:
         listeners, self._listeners = self._listeners, {}
         for listener in listeners.values():
             self._host.connected_subscribers.remove(listener)
-        made, self._made = self._made, []
-        for queue, subscription_id in made:
+        made, self._made = self._made, {}
+        for (queue, _), subscription_id in made.items():
             try:
                 await self._host.subscriptions.delete(queue, subscription_id)
             except ZaqarLiteError as exc:  # it expires
@@ -230,7 +230,8 @@ class Conversation:
         if self._socket.lost:
             await response.take_back()
         if request.listener and response.status == _CREATED:
-            self._made.append((request.queue, response.document["subscription_id"]))
+            made_at = (request.queue, request.listener)
+            self._made[made_at] = response.document["subscription_id"]
             if self._socket.lost:
                 await self.end()
         if response.status == 401:
