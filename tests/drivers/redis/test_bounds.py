@@ -171,9 +171,9 @@ async def test_a_large_body_that_is_edited_is_not_missed(queue: QueueUnderTest) 
     (posted,) = await queue.post(new("x" * 3_000, delay=HOUR))
     command, texts_to_come = Router.command, ["short", "y" * 4_000, ""]
 
-    async def edited_before(self: Router, *words: Any) -> Any:
+    async def edited_before(self: Router, *words: Any, **options: Any) -> Any:
         await queue.edit(posted, texts_to_come.pop(0))
-        return await command(self, *words)
+        return await command(self, *words, **options)
 
     with patch.object(Router, "command", edited_before):
         for act in (queue.get(posted), queue.listed(), queue.get(posted)):

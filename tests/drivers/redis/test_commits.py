@@ -93,7 +93,7 @@ async def test_a_repeat_that_was_not_sent_may_have_been_carried_out(
 
     monkeypatch.setattr(Link, "send", lose)
     with pytest.raises(Unavailable, match="may or may not"):
-        await queue.bodies()
+        await queue.counts()
 
 
 async def test_a_claim_whose_answer_is_lost_holds_nothing(

@@ -7,7 +7,7 @@ import pytest
 from tests.contract.subject import QueueUnderTest
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.posts import NewMessage
-from zaqar_lite.storage.redis.limiter import CAPACITY, SHORT_POST, FairLimiter
+from zaqar_lite.storage.redis.limiter import FEW, FairTurns
 
 pytestmark = pytest.mark.anyio
 HOUR = 3_600_000
@@ -19,15 +19,17 @@ class Sent:
     """The order in which work of these projects had its turn, and what ends it."""
 
     def __init__(self) -> None:
-        self.limiter = FairLimiter()
+        self.turns = FairTurns()
         self.begun: list[str] = []
         self.ends: list[asyncio.Event] = []
 
-    def start(self, project: str, cost: int) -> "asyncio.Task[None]":
-        return asyncio.create_task(self._work(project, cost))
+    async def start(self, *projects: str) -> "list[asyncio.Task[None]]":
+        tasks = [asyncio.create_task(self._work(project)) for project in projects]
+        await self.settle()
+        return tasks
 
-    async def _work(self, project: str, cost: int) -> None:
-        async with self.limiter.slot(project, cost):
+    async def _work(self, project: str) -> None:
+        async with self.turns.turn(project):
             self.begun.append(project)
             end = asyncio.Event()
             self.ends.append(end)
@@ -42,64 +44,37 @@ class Sent:
         await self.settle()
 
 
-@pytest.mark.parametrize(("costs", "begun"), [((CAPACITY - 1, 1, 1), 2), ((CAPACITY - 1, 2, 1), 2)])
-async def test_there_is_room_for_so_much(costs: tuple[int, ...], begun: int) -> None:
-    """What fills the room up, or is the last to find some, is sent; the next waits."""
-    sent = Sent()
-    tasks = [sent.start("a", cost) for cost in costs]
-    await sent.settle()
-    assert len(sent.begun) == begun
-    await sent.end_first()
-    assert len(sent.begun) == 3
-    for end in sent.ends:
-        end.set()
-    await asyncio.gather(*tasks)
-
-
 async def test_projects_have_their_turns_by_turns() -> None:
     sent = Sent()
-    tasks = [sent.start("a", LONG) for _ in range(4)]
-    await sent.settle()
-    tasks += [sent.start(project, LONG) for project in ("b", "b", "c")]
-    await sent.settle()
+    tasks = await sent.start("a", "a", "a", "a")
+    tasks += await sent.start("b", "b", "c")
     assert sent.begun == ["a"]
     for _ in tasks:
         await sent.end_first()
     assert sent.begun == ["a", "a", "b", "c", "a", "b", "a"]
     await asyncio.gather(*tasks)
+    await sent.start("d")
+    assert sent.begun[-1] == "d", "a turn that nobody waited for is free"
+    await sent.end_first()
 
 
-async def test_who_goes_away_leaves_its_room() -> None:
+async def test_who_goes_away_takes_no_turn_along() -> None:
     sent = Sent()
-    first, second, third = (sent.start("a", LONG) for _ in range(3))
+    holder, waiting, next_one = await sent.start("a", "b", "c")
+    waiting.cancel()
     await sent.settle()
-    second.cancel()
-    first.cancel()
-    await asyncio.gather(first, second, return_exceptions=True)
+    holder.cancel()
     await sent.settle()
-    assert len(sent.begun) == 2
+    assert sent.begun == ["a", "c"]
+    next_one.cancel()
+    async with sent.turns.turn("d"):
+        told, last = await sent.start("e", "f")
+    told.cancel()  # it was told of its turn, and has not run since
+    await asyncio.gather(holder, waiting, next_one, told, return_exceptions=True)
+    await sent.settle()
+    assert sent.begun == ["a", "c", "f"]
     sent.ends.pop().set()
-    await third
-    sent.ends.clear()
-    fourth, fifth = sent.start("a", CAPACITY), sent.start("a", 1)
-    await sent.settle()
-    assert len(sent.begun) == 3
-    await sent.end_first()
-    await sent.end_first()
-    await asyncio.gather(fourth, fifth)
-
-
-async def test_who_goes_away_on_its_turn_leaves_its_room() -> None:
-    sent = Sent()
-    async with sent.limiter.slot("a", LONG):
-        second, third = sent.start("a", LONG), sent.start("a", LONG)
-        await sent.settle()
-    second.cancel()  # it was told of its turn, and has not run since
-    await asyncio.gather(second, return_exceptions=True)
-    await sent.settle()
-    assert sent.begun == ["a"]
-    await sent.end_first()
-    await third
+    await last
 
 
 async def test_a_short_post_waits_for_one_long_one(queue: QueueUnderTest) -> None:
@@ -111,7 +86,7 @@ async def test_a_short_post_waits_for_one_long_one(queue: QueueUnderTest) -> Non
 
     crowd = [asyncio.create_task(post(queue.ref, LONG)) for _ in range(20)]
     await asyncio.wait(crowd, return_when=asyncio.FIRST_COMPLETED)
-    await post(THEIRS, SHORT_POST)
+    await post(THEIRS, FEW)
     assert sum(task.done() for task in crowd) <= 4
     await asyncio.gather(*crowd)
     await store.purge(queue.ref)

@@ -21,7 +21,7 @@ from zaqar_lite.domain.models import DelayMode
 from zaqar_lite.domain.posts import Posted
 from zaqar_lite.storage.redis.claiming import MAX_CLAIMED
 from zaqar_lite.storage.redis.keys import keys_of
-from zaqar_lite.storage.redis.limiter import PART_SIZE
+from zaqar_lite.storage.redis.posting import PART_SIZE
 from zaqar_lite.storage.redis.router import Router
 
 pytestmark = pytest.mark.anyio

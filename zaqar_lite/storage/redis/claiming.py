@@ -23,6 +23,7 @@ from zaqar_lite.domain.settlements import Act, Outcome, Settled, Settlement
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.redis.codec import pack_client, pack_settlements
 from zaqar_lite.storage.redis.faults import InDoubt
+from zaqar_lite.storage.redis.limiter import is_long
 from zaqar_lite.storage.redis.outbox import Outbox
 from zaqar_lite.storage.redis.runner import Runner, policy_words
 
@@ -132,6 +133,7 @@ class Claiming(MessageStore):
             pack_client(request.client_id),
             "1" if request.details else "",
             "1" if again else "",
+            is_long=is_long(request.limit),
         )
         status, now, examined, moved, instant = reply[:5]
         self.examined += examined
@@ -200,6 +202,7 @@ class Claiming(MessageStore):
                 "1" if move.reset else "",
                 *policy_words(queue, policy, self._runner.armed_until(queue)),
                 *(bytes.fromhex(ids[number]) for number in left[:_MOVED]),
+                is_long=True,
             )
             if status == b"arm":
                 await self._runner.arm(queue, now)
@@ -234,9 +237,8 @@ class Claiming(MessageStore):
         packed = pack_settlements(settlements)
         while True:
             policy = policy_words(queue, retries, self._runner.armed_until(queue))
-            reply = await self._runner.run(
-                queue, "settle", *words, *policy, *packed, repeatable=whole
-            )
+            every, long = (*words, *policy, *packed), is_long(len(settlements))
+            reply = await self._runner.run(queue, "settle", *every, repeatable=whole, is_long=long)
             if reply[0] != b"arm":
                 break
             await self._runner.arm(queue, reply[1])

@@ -1,4 +1,4 @@
-"""Limit the long work that a process sends to Redis at once, so that short scripts need not wait.
+"""Let the long scripts of a process run one at a time, so that short ones need not wait for many.
 
 Redis runs one script after the other: a short one waits for everything that was sent before it. So
 a process sends its next long script only when Redis has answered the previous one, and the scripts
@@ -7,54 +7,57 @@ of other requests run in between. Waiting projects take turns, however much work
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-SHORT_POST = 20
-"""Posts of up to so many messages are sent at once: they take as long as a claim of twenty."""
-PART_SIZE = 100
-"""Messages of a long post that one step stores, in under 1 ms; many such steps follow."""
-CAPACITY = 100
-"""Total cost of the long work in progress; the last one that finds room may exceed it."""
+FEW = 20
+"""Messages that a short script reads or writes at most."""
+FEW_BYTES = 32_768
+"""Bytes that a short script is given at most: Lua copies them, which takes 1 ms for a megabyte."""
 
 
-class FairLimiter:
-    """Limit the long work in progress, and let waiting projects take turns."""
+def is_long(count: int, data: Sequence[str | bytes | int] = ()) -> bool:
+    """Whether a script on so many messages, given so many bytes, is long."""
+    return count > FEW or sum(len(word) for word in data if isinstance(word, bytes)) > FEW_BYTES
+
+
+class FairTurns:
+    """Give one holder the turn at a time, and waiting projects their turns in a circle."""
 
     def __init__(self) -> None:
-        self._room = CAPACITY
-        self._waiting: dict[str, deque[tuple[int, asyncio.Future[None]]]] = {}
+        self._is_taken = False
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
     @asynccontextmanager
-    async def slot(self, project: str, cost: int) -> AsyncIterator[None]:
-        """Wait until there is room for work of a project; `cost` is its number of messages."""
-        if self._waiting or self._room <= 0:
-            await self._wait(project, cost)
-        else:
-            self._room -= cost
+    async def turn(self, project: str) -> AsyncIterator[None]:
+        """Wait for the turn of a project, and hold it in the `with` block."""
+        if self._is_taken:
+            await self._wait(project)
+        self._is_taken = True
         try:
             yield
         finally:
-            self._leave(cost)
+            self._pass_on()
 
-    async def _wait(self, project: str, cost: int) -> None:
+    async def _wait(self, project: str) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(project, deque()).append((cost, turn))
+        self._waiting.setdefault(project, deque()).append(turn)
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # it was given room before it was cancelled
-                self._leave(cost)
+            if turn.done() and not turn.cancelled():  # it was given the turn before its end
+                self._pass_on()
             raise
 
-    def _leave(self, cost: int) -> None:
-        self._room += cost
-        while self._waiting and self._room > 0:
+    def _pass_on(self) -> None:
+        """Give the turn to the first who waits; it stays taken until nobody does."""
+        while self._waiting:
             project = next(iter(self._waiting))
             queue = self._waiting.pop(project)
-            cost, turn = queue.popleft()
+            turn = queue.popleft()
             if queue:
                 self._waiting[project] = queue  # behind the other projects
             if not turn.done():
-                self._room -= cost
                 turn.set_result(None)
+                return
+        self._is_taken = False

@@ -14,7 +14,7 @@ from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.redis.connection import Connection
 from zaqar_lite.storage.redis.keys import EVERYWHERE, keys_of, keys_of_project, ref_of
 from zaqar_lite.storage.redis.kind_records import KindRecords
-from zaqar_lite.storage.redis.limiter import CAPACITY, FairLimiter
+from zaqar_lite.storage.redis.limiter import FairTurns
 from zaqar_lite.storage.redis.records import RecordIndexes, make_record
 
 _NAMES_PER_STEP = 100
@@ -32,7 +32,7 @@ class RedisManagementStore(KindRecords):
         self._router = connection.router
         self._follow_ups = connection.follow_ups
         self._indexes = RecordIndexes(connection.router, connection.follow_ups)
-        self._limiter = FairLimiter()
+        self._turns = FairTurns()
 
     async def create_queue(
         self, queue: QueueRef, metadata: Mapping[str, Any], *, max_queues: int
@@ -136,7 +136,7 @@ class RedisManagementStore(KindRecords):
         found: list[QueueRecord] = []
         for start in range(0, len(refs), _RECORDS_PER_STEP):
             step = refs[start : start + _RECORDS_PER_STEP]
-            async with self._limiter.slot(step[0].project, CAPACITY):
+            async with self._turns.turn(step[0].project):
                 records = await asyncio.gather(
                     *[self._indexes.read(queue, having=metadata) for queue in step]
                 )

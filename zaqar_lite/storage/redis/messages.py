@@ -28,7 +28,7 @@ from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.redis.claiming import NO_CLAIM, Claiming
 from zaqar_lite.storage.redis.codec import pack_client, pack_group, read_message, read_messages
 from zaqar_lite.storage.redis.connection import Connection
-from zaqar_lite.storage.redis.limiter import CAPACITY
+from zaqar_lite.storage.redis.limiter import FEW, is_long
 from zaqar_lite.storage.redis.outbox import Outbox
 from zaqar_lite.storage.redis.posting import Posting
 from zaqar_lite.storage.redis.readiness import POLL_INTERVAL_MS, Readiness
@@ -73,7 +73,7 @@ class RedisMessageStore(Connected[Connection], Posting, Claiming):
         found: list[Message] = []
         examined = 0
 
-        async def read(cost: int = 0) -> Any:  # noqa: ANN401 - a reply is what the script made it
+        async def read(*, goes_on: bool) -> Any:  # noqa: ANN401 - a reply is what the script made it
             return await self._runner.run(
                 queue,
                 "list",
@@ -86,10 +86,10 @@ class RedisMessageStore(Connected[Connection], Posting, Claiming):
                 "1" if selection.details else "",
                 pack_group(selection.group),
                 repeatable=True,
-                cost=cost,
+                is_long=goes_on or selection.limit > FEW,
             )
 
-        reply = await read()
+        reply = await read(goes_on=False)
         while True:
             _, now, count, position, at_end = reply[:5]
             self.examined += count
@@ -100,7 +100,7 @@ class RedisMessageStore(Connected[Connection], Posting, Claiming):
             found += await self._runner.read(queue, reply, 5, now, details=selection.details)
             if at_end or len(found) == selection.limit or (found and examined >= MAX_EXAMINED):
                 return Page(found, last)
-            reply = await read(CAPACITY)
+            reply = await read(goes_on=True)
 
     async def get_messages(
         self, queue: QueueRef, ids: Collection[str], *, details: bool = False
@@ -109,8 +109,15 @@ class RedisMessageStore(Connected[Connection], Posting, Claiming):
         wanted, found = _ids(ids), list[Message]()
         step = _IDS // 10 if details else _IDS  # a history may have 16 KiB
         for start in range(0, len(wanted), step):
-            words = "1" if details else "", *wanted[start : start + step]
-            reply = await self._runner.run(queue, "get", *words, repeatable=True)
+            some = wanted[start : start + step]
+            reply = await self._runner.run(
+                queue,
+                "get",
+                "1" if details else "",
+                *some,
+                repeatable=True,
+                is_long=is_long(len(some)),
+            )
             found += await self._runner.read(queue, reply, 2, reply[1], details=details)
         return found
 
@@ -152,8 +159,9 @@ class RedisMessageStore(Connected[Connection], Posting, Claiming):
         step = _IDS if claim_ids is None else len(wanted)  # all or none where any may be refused
         for start in range(0, len(wanted), step):
             words = "any" if claim_ids is None else "held", len(claims), *claims
+            some = wanted[start : start + step]
             status, *refused = await self._runner.run(
-                queue, "delete", *words, *wanted[start : start + step]
+                queue, "delete", *words, *some, is_long=is_long(len(some))
             )
         if status == b"ok":
             return ()
@@ -207,7 +215,7 @@ class RedisMessageStore(Connected[Connection], Posting, Claiming):
     async def stats(self, queue: QueueRef, *, ranges: int = 0) -> Stats:
         """Count the live messages; see the seam."""
         _, now, ready, delayed, claimed, size, packed, *ends = await self._runner.run(
-            queue, "stats", ranges, repeatable=True
+            queue, "stats", ranges, repeatable=True, is_long=ranges > 0
         )
         cuts = [number for (number,) in struct.iter_unpack(">Q", packed)]
         oldest, newest, *first = read_messages(ends, 0, now) or (None, None)
@@ -227,7 +235,7 @@ class RedisMessageStore(Connected[Connection], Posting, Claiming):
         while done < limit:
             step = min(limit - done, MAX_EXAMINED // 4)
             _, released = await self._runner.run(
-                queue, "release_delayed", "" if version is None else version, step
+                queue, "release_delayed", "" if version is None else version, step, is_long=True
             )
             done += released
             if released < step:

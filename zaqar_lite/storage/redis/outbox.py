@@ -29,6 +29,7 @@ from itertools import groupby
 from zaqar_lite.domain.models import Message, QueueRef
 from zaqar_lite.storage.redis.codec import pack_letter
 from zaqar_lite.storage.redis.keys import keys_of, ref_of
+from zaqar_lite.storage.redis.limiter import is_long
 from zaqar_lite.storage.redis.runner import Runner
 
 _OUTBOX_MESSAGE = b"\xff\xff"
@@ -129,7 +130,10 @@ class Outbox:
     async def _let_in(
         self, target: QueueRef, script: str, source: str, letters: Sequence[bytes]
     ) -> None:
-        _, instant = await self._runner.run(target, script, source, *letters, repeatable=True)
+        long = is_long(len(letters), letters)
+        _, instant = await self._runner.run(
+            target, script, source, *letters, repeatable=True, is_long=long
+        )
         if instant:
             await self._runner.register_now(target, instant)
 

@@ -32,14 +32,16 @@ from zaqar_lite.storage.redis.codec import (
     read_ids,
     read_key,
 )
-from zaqar_lite.storage.redis.limiter import CAPACITY, PART_SIZE, SHORT_POST
+from zaqar_lite.storage.redis.limiter import is_long
 from zaqar_lite.storage.redis.outbox import Outbox
 from zaqar_lite.storage.redis.router import Word
 from zaqar_lite.storage.redis.runner import Runner
 
 _STEP = 500
 """Messages that are written or answered in one step of the event loop."""
-_PART_BYTES = 262_144
+PART_SIZE = 100
+"""Messages of a long post that one step stores, in under 1 ms; many such steps follow."""
+_PART_BYTES = 65_536
 
 
 class _Batch:
@@ -180,8 +182,7 @@ class Posting(MessageStore):
             known = await self._leave_out_known(queue, batch, batch_key)
         while not known:
             words = await batch.words(pack_client(client_id), batch_key)
-            _, _, _, outbox, keys, longest, *_ = words
-            size = len(batch.messages)
+            _, _, _, outbox, keys, longest, *data = words
             status, *rest = await self._runner.run(
                 queue,
                 "post",
@@ -190,7 +191,7 @@ class Posting(MessageStore):
                 options.max_idempotency_keys,
                 options.max_messages,
                 *words,
-                cost=min(size, CAPACITY) if size > SHORT_POST else 0,
+                is_long=is_long(len(batch.messages), data),
             )
             if status == b"ok":
                 instant, first = rest

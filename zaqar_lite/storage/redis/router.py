@@ -1,11 +1,13 @@
 """Choose the link for a call: to the one server, to the sentinels' master, or by slot.
 
+Each node has a link for short calls, and one for long ones, which go one at a time (`limiter.py`).
 The next call opens a lost link again. A call that may have been carried out is repeated only if its
 script is safe to repeat (`repeatable`).
 """
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -23,12 +25,15 @@ from zaqar_lite.storage.redis.faults import (
     unavailable,
 )
 from zaqar_lite.storage.redis.keys import Keys
+from zaqar_lite.storage.redis.limiter import FairTurns
 from zaqar_lite.storage.redis.link import Link, connect
 from zaqar_lite.storage.redis.scripts import function, library
 
 L = TypeVar("L", bound=Link)
 T = TypeVar("T")
 Word = str | bytes | int
+Lane = tuple[Any, bool]
+"""A node, and whether a link to it is for what takes long; short calls would wait behind that."""
 _MAX_HOPS = 5
 _RETRY_AFTER = 0.1
 """Seconds between attempts to open a connection; calls in between fail at once."""
@@ -43,55 +48,70 @@ class Router(ABC):
     def __init__(self, address: Address, clock: Clock) -> None:
         self._address = address
         self._clock = clock
-        self._links: dict[Any, Link] = {}
-        self._opening: dict[Any, asyncio.Task[Link]] = {}
-        self._failed: dict[Any, tuple[float, str]] = {}
+        self._links: dict[Lane, Link] = {}
+        self._opening: dict[Lane, asyncio.Task[Link]] = {}
+        self._failed: dict[Lane, tuple[float, str]] = {}
+        self._turns: defaultdict[Any, FairTurns] = defaultdict(FairTurns)
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def keep_to_slots(self) -> None:
         """Stop operations from registering queues: in a cluster that index is in another slot."""
         self._is_one_server = False
 
-    async def run(self, operation: str, keys: Keys, *words: Word, repeatable: bool = False) -> Any:  # noqa: ANN401 - a reply is what the operation made it
-        """Do an operation of the library on keys.
+    async def run(
+        self,
+        operation: str,
+        keys: Keys,
+        *words: Word,
+        repeatable: bool = False,
+        long_for: str | None = None,
+    ) -> Any:  # noqa: ANN401 - a reply is what the operation made it
+        """Do an operation of the library on keys; one that takes long says for which project.
 
         Raises:
             Unavailable: Redis cannot serve now; a write may or may not have happened.
         """
         given = keys.on_one_server if self._is_one_server else keys.in_slot
         call = "FCALL", function(operation), len(given), *given, self._clock.offset_ms, *words
-        reply = await self._call(keys.slot, call, repeatable)
+        reply = await self._call(keys.slot, call, repeatable, long_for)
         if isinstance(reply, Fault) and reply.is_unknown_function:
             # A new server, or FUNCTION FLUSH; nothing was done.
             loaded = await self._call(keys.slot, ("FUNCTION", "LOAD", library()), repeatable=True)
             if isinstance(loaded, Fault) and not loaded.is_already_loaded:
                 raise explain(loaded)
-            reply = await self._call(keys.slot, call, repeatable)
+            reply = await self._call(keys.slot, call, repeatable, long_for)
         if isinstance(reply, Fault):
             raise explain(reply)
         return reply
 
-    async def command(self, slot: int, *words: Word) -> Any:  # noqa: ANN401 - any reply
+    async def command(self, slot: int, *words: Word, long_for: str | None = None) -> Any:  # noqa: ANN401 - any reply
         """Run a command that is safe to repeat, on the node of a slot.
 
         Raises:
             Unavailable: Redis cannot serve now.
         """
-        reply = await self._call(slot, words, repeatable=True)
+        reply = await self._call(slot, words, repeatable=True, long_for=long_for)
         if isinstance(reply, Fault):
             raise explain(reply)
         return reply
 
-    async def _call(self, slot: int, words: tuple[Word, ...], repeatable: bool) -> Any:  # noqa: ANN401
+    async def _call(
+        self,
+        slot: int,
+        words: tuple[Word, ...],
+        repeatable: bool,
+        long_for: str | None = None,
+    ) -> Any:  # noqa: ANN401
         was_sent = False
         for hop in range(_MAX_HOPS):
             node = None
             try:
                 node = await self.node_of(slot)
-                link = self._links.get(node)
-                if link is None or not link.is_up:
-                    link = await self._open(node)
-                reply = await link.send(*words)
+                if long_for is None:
+                    reply = await self._send((node, False), words)
+                else:
+                    async with self._turns[node].turn(long_for):
+                        reply = await self._send((node, True), words)
             except ConnectionLost as lost:
                 was_sent = was_sent or lost.sent
                 if node is not None:
@@ -101,7 +121,9 @@ class Router(ABC):
                 raise unavailable(lost, was_sent=was_sent) from None
             if isinstance(reply, Fault):
                 if reply.code in SWITCHES_NODE:
-                    link.close(str(reply))
+                    for lane in _lanes(node):
+                        if lane in self._links:
+                            self._links[lane].close(str(reply))
                     self.leave(node)
                 elif reply.code in ("MOVED", "ASK"):
                     reply = await self._redirected(reply, node, slot, words)
@@ -109,6 +131,12 @@ class Router(ABC):
                         continue
             return reply
         raise Unavailable("The Redis cluster sends calls in a circle; it may be moving slots.")
+
+    async def _send(self, lane: Lane, words: tuple[Word, ...]) -> Any:  # noqa: ANN401
+        link = self._links.get(lane)
+        if link is None or not link.is_up:
+            link = await self._open(lane)
+        return await link.send(*words)
 
     async def _redirected(self, fault: Fault, node: Any, slot: int, words: tuple[Word, ...]) -> Any:  # noqa: ANN401
         """Follow a cluster's redirection; return the reply, or None to try again."""
@@ -138,25 +166,26 @@ class Router(ABC):
         return await self.connect_to(node, Link)
 
     def leave(self, node: Any) -> None:  # noqa: ANN401
-        """Forget a node's link that was lost or leads to a replica, unless it was replaced."""
-        link = self._links.get(node)
-        if link is not None and not link.is_up:
-            del self._links[node]
+        """Forget a node's links that were lost or lead to a replica, unless they were replaced."""
+        for lane in _lanes(node):
+            link = self._links.get(lane)
+            if link is not None and not link.is_up:
+                del self._links[lane]
 
     async def _link(self, node: Any) -> Link:  # noqa: ANN401
-        link = self._links.get(node)
-        return link if link is not None and link.is_up else await self._open(node)
+        link = self._links.get((node, False))
+        return link if link is not None and link.is_up else await self._open((node, False))
 
-    async def _open(self, node: Any) -> Link:  # noqa: ANN401
+    async def _open(self, lane: Lane) -> Link:
         """Open a link once for all waiting callers; after a failure pause before the next."""
         now = asyncio.get_running_loop().time()
-        at, reason = self._failed.get(node, (0.0, ""))
+        at, reason = self._failed.get(lane, (0.0, ""))
         if now - at < _RETRY_AFTER:
             raise ConnectionLost(reason, sent=False)
-        task = self._opening.get(node)
+        task = self._opening.get(lane)
         if task is None:
-            task = self._opening[node] = self.begin(self._open_now(node))
-            task.add_done_callback(lambda _: self._opening.pop(node, None))
+            task = self._opening[lane] = self.begin(self._open_now(lane))
+            task.add_done_callback(lambda _: self._opening.pop(lane, None))
         # Shielded: a caller that goes away must not take the connection of the others with it.
         return await asyncio.shield(task)
 
@@ -172,14 +201,14 @@ class Router(ABC):
         if not task.cancelled():
             task.exception()  # who waited may have gone: nobody else would look at it
 
-    async def _open_now(self, node: Any) -> Link:  # noqa: ANN401
+    async def _open_now(self, lane: Lane) -> Link:
         try:
-            link = await self._connect(node)
+            link = await self._connect(lane[0])
         except ConnectionLost as lost:
-            self._failed[node] = asyncio.get_running_loop().time(), str(lost)
+            self._failed[lane] = asyncio.get_running_loop().time(), str(lost)
             raise
-        self._failed.pop(node, None)
-        self._links[node] = link
+        self._failed.pop(lane, None)
+        self._links[lane] = link
         return link
 
     async def nodes(self) -> list[Any]:
@@ -317,7 +346,8 @@ class ClusterRouter(Router):
     async def _read_map(self) -> None:
         """Ask the known nodes, then the seeds, which node serves which slot."""
         lost = ConnectionLost("the cluster's URI names no node", sent=False)
-        for node in dict.fromkeys((*self._links, *self._address.hosts)):
+        known = [node for node, _ in self._links]
+        for node in dict.fromkeys((*known, *self._address.hosts)):
             try:
                 link = await self._link(node)
                 reply = await link.send("CLUSTER", "SLOTS")
@@ -349,6 +379,10 @@ class ClusterRouter(Router):
             return await reply
         except ConnectionLost as lost:
             raise unavailable(lost, was_sent=lost.sent) from None
+
+
+def _lanes(node: Any) -> tuple[Lane, Lane]:  # noqa: ANN401
+    return (node, False), (node, True)
 
 
 def make_router(address: Address, clock: Clock) -> Router:

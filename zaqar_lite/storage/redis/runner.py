@@ -12,7 +12,7 @@ from zaqar_lite.domain.refusals import no_failed_list, queue_changed
 from zaqar_lite.storage.redis.codec import large_bodies, read_messages
 from zaqar_lite.storage.redis.connection import Connection
 from zaqar_lite.storage.redis.keys import EVERYWHERE, keys_of, tag_of
-from zaqar_lite.storage.redis.limiter import PART_SIZE, FairLimiter
+from zaqar_lite.storage.redis.limiter import FEW_BYTES
 
 ARMED_MS = 5_000
 """How long the sweep visits a queue that was registered because a script asked for it."""
@@ -28,7 +28,6 @@ class Runner:
         self.router = connection.router
         self.follow_ups = connection.follow_ups
         self.clock = clock
-        self._limiter = FairLimiter()
         self._completing: dict[QueueRef, asyncio.Task[None]] = {}
         self._armed: dict[QueueRef, int] = {}
 
@@ -38,23 +37,20 @@ class Runner:
         operation: str,
         *words: str | bytes | int,
         repeatable: bool = False,
-        cost: int = 0,
+        is_long: bool = False,
     ) -> Any:  # noqa: ANN401 - a reply is what the script made it
         """Run a script on a queue, and repeat it while it only caught up with what was due.
 
-        A script with a `cost` (in messages) waits for its turn. If a post in parts is in progress,
-        that post is completed first.
+        A long one waits for its turn. If a post in parts is in progress, that is completed first.
 
         Raises:
             QueueChanged: the script found the record at another version.
         """
-        keys, run = keys_of(queue), self.router.run
+        keys, long_for = keys_of(queue), queue.project if is_long else None
         while True:
-            if cost:
-                async with self._limiter.slot(queue.project, cost):
-                    reply = await run(operation, keys, *words, repeatable=repeatable)
-            else:
-                reply = await run(operation, keys, *words, repeatable=repeatable)
+            reply = await self.router.run(
+                operation, keys, *words, repeatable=repeatable, long_for=long_for
+            )
             status = reply[0]
             if status == b"busy":
                 await self._complete(queue)
@@ -85,7 +81,10 @@ class Runner:
             some.append(position)
             size += one
             if size >= _BODIES or number == len(sizes):
-                found = await self.router.command(keys.slot, "HMGET", keys.key("bodies"), *some)
+                long_for = queue.project if size > FEW_BYTES else None
+                found = await self.router.command(
+                    keys.slot, "HMGET", keys.key("bodies"), *some, long_for=long_for
+                )
                 bodies.update(zip(some, found, strict=True))
                 some, size = [], 0
         return read_messages(reply, start, now, bodies, details=details, show_delay=show_delay)
@@ -121,8 +120,9 @@ class Runner:
     async def _publish(self, queue: QueueRef) -> None:
         status = b"more"
         while status == b"more":
-            async with self._limiter.slot(queue.project, PART_SIZE):
-                (status,) = await self.router.run("publish", keys_of(queue), repeatable=True)
+            (status,) = await self.router.run(
+                "publish", keys_of(queue), repeatable=True, long_for=queue.project
+            )
 
     async def register(self, queue: QueueRef, instant: int) -> None:
         """Register a queue for the sweep at an instant (ms; 0: not), now or in the background."""
