@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.service.composed import Failing
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid, TooMany, Unavailable
 from zaqar_lite.domain.identity import INTERNAL_PROJECTS, How, Principal
@@ -34,30 +35,6 @@ async def test_a_project_has_a_thousand_keys_at_most() -> None:
     key, _ = await keys.create(OPERATOR, "other", ["*:*"])
     assert key.hash
     assert key.hash not in repr(key)
-
-
-class Failing:
-    """A store whose write number `fails_at` fails, and each one after it while `stays_away`."""
-
-    def __init__(self, store: ManagementStore) -> None:
-        self._store = store
-        self.fails_at, self.writes, self.stays_away = 0, 0, False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    def _write(self) -> None:
-        self.writes += 1
-        if self.writes == self.fails_at or (self.stays_away and self.writes > self.fails_at > 0):
-            raise Unavailable("The store is away.")
-
-    async def put_record(self, *args: Any, **more: Any) -> Record:
-        self._write()
-        return await self._store.put_record(*args, **more)
-
-    async def delete_record(self, *args: Any, **more: Any) -> bool:
-        self._write()
-        return await self._store.delete_record(*args, **more)
 
 
 def bearer(text: str) -> Credential:

@@ -82,21 +82,23 @@ class SubscriberCache:
         self._kind = subscription_kind(management)
         self._cache: Cache[QueueRef, _Known] = Cache(_MAX_CACHED)
         self._changes = 0
-        self._ended: Cache[str, None] = Cache(_MAX_CACHED)
+        self._ended: Cache[tuple[str, int], None] = Cache(_MAX_CACHED)
 
     def forget(self, queue: QueueRef) -> None:
         """Ask again: a subscription of this queue was changed by this process."""
         self._changes += 1
         self._cache.pop(queue, None)
 
-    def end(self, queue: QueueRef, identifier: str) -> None:
-        """Send nothing more to a subscription that this process has just ended."""
-        self.forget(queue)
-        self._ended[identifier] = None
+    def end(self, subscription: Subscription) -> None:
+        """Send nothing more to a subscription that this process has just ended.
+
+        Another one may have its id later, where its name was left behind.
+        """
+        self._ended[subscription.id, subscription.created_at] = None
 
     def has_ended(self, subscription: Subscription) -> bool:
         """Tell whether this process ended a subscription since it was read."""
-        return subscription.id in self._ended
+        return (subscription.id, subscription.created_at) in self._ended
 
     async def of(self, queue: QueueRef, version: int = 0) -> Sequence[Subscription]:
         """The subscriptions of a queue, at most a second old.

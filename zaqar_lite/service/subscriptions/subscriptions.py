@@ -294,8 +294,8 @@ class Subscriptions:
             if becomes_ordered:
                 await self.flags.note(queue, subscription_id, ordered=False)
             raise
-        if old.is_ordered and not new.is_ordered:
-            await self.flags.note(queue, new.id, ordered=False)
+        if draft.options is not None and not await self.flags.are_set(new):
+            await self._note(new)
         if new.subscriber != old.subscriber:
             await self._release_name(old)
             await self._ask(new)
@@ -312,13 +312,17 @@ class Subscriptions:
                 return
         except Unavailable:  # if the store is away, the deletion below raises too
             existing = None
-        if existing is not None:
-            await self._release_name(existing)
+        name = None if existing is None else await self._name_held_by(existing)
         await self.kind.delete(queue.project, f"{queue.name}/{subscription_id}")
+        self.subscriber_cache.forget(queue)
         if existing is not None:
+            self.subscriber_cache.end(existing)
             self.left(existing)
-        self.subscriber_cache.end(queue, subscription_id)
-        with suppress(Unavailable):  # it has ended; others learn it within a second
+        # It has ended; others learn it within a second. If its name went first and the deletion
+        # failed, its subscriber could be there twice.
+        with suppress(Unavailable, RecordChanged):  # another one may have been made under its name
+            if name is not None:
+                await name.delete()
             await self.flags.note(queue, subscription_id, ordered=False)
 
     async def confirm(
@@ -432,13 +436,20 @@ class Subscriptions:
         key = _name_of(made.queue, made.subscriber)
         return await self._names.put(made.queue.project, key, _Name(made.id, made.ttl), expected)
 
-    async def _release_name(self, old: Subscription, version: int | None = None) -> None:
-        """Release a name at a version, or unless it stands for another subscription by now."""
+    async def _name_held_by(self, old: Subscription) -> Held[_Name] | None:
+        """The name of its subscriber, unless that stands for another subscription by now."""
         key = _name_of(old.queue, old.subscriber)
-        name, known = await self._names.read(old.queue.project, key)
-        if name is not None and name.id == old.id and version in (None, known):
+        name, version = await self._names.read(old.queue.project, key)
+        if name is None or name.id != old.id:
+            return None
+        return Held(self._names, old.queue.project, key, name, version)
+
+    async def _release_name(self, old: Subscription, version: int | None = None) -> None:
+        """Release a name at a version, or at whichever it has."""
+        name = await self._name_held_by(old)
+        if name is not None and version in (None, name.version):
             with suppress(RecordChanged):
-                await Held(self._names, old.queue.project, key, name, known).delete()
+                await name.delete()
 
     async def _find_by(
         self, queue: QueueRef, subscriber: str
@@ -493,11 +504,11 @@ class QueueFlags:
         self._policies = policies
 
     async def are_set(self, made: Subscription) -> bool:
-        """Tell whether the queue's flags name a subscription, as far as they name any."""
+        """Tell whether the queue's flags say what a subscription is."""
         record = await self._management.get_queue(made.queue)
         if record is None or SUBSCRIBED not in record.metadata:
             return False
-        return not made.is_ordered or made.id in record.metadata.get(ORDERED, ())
+        return made.is_ordered == (made.id in record.metadata.get(ORDERED, ()))
 
     async def clear(self, queue: QueueRef) -> None:
         """Let posts pass over a queue that has no subscription any more.
