@@ -11,8 +11,7 @@ import pytest
 from tests.api.conftest import MakeApi
 from tests.keystone import Keystone, User
 from tests.push.receiver import Receiver
-from zaqar_lite.client import SignedURL
-from zaqar_lite.commands.contexts import Place
+from zaqar_lite.client import KeyAuth, SignedURL
 from zaqar_lite.domain.subscriptions import Secret
 from zaqar_lite.push.mail import Smtp
 from zaqar_lite.server.loading import load
@@ -139,8 +138,6 @@ def test_what_holds_secrets_does_not_show_them() -> None:
     )
     pool = Pool("one", f"redis://u:{SECRET}@h", 1, None, {"key": SECRET})
     key, address = Secret(SECRET), ("127.0.0.1", 1)
-    nothing = dict.fromkeys(("client_id", "os_cloud", "signed", "ca_file", "client_cert"))
-    place = Place(url="http://h", project="p", key=SECRET, **nothing)
     holders = (
         notification,
         pool,
@@ -152,7 +149,7 @@ def test_what_holds_secrets_does_not_show_them() -> None:
         trusts._Kept(SECRET, 1),
         SignedUrl(["/v2/queues/q"], ["GET"], "p", "2030-01-01T00:00:00", SECRET),
         SignedURL("p", ["/v2/queues/q"], ["GET"], "2030-01-01T00:00:00", SECRET),
-        place,
+        KeyAuth(SECRET),
         Session(SECRET, SECRET),
         Caller(app, "p", SECRET, b"h", address),
     )

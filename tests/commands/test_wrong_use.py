@@ -67,7 +67,7 @@ def wrong(here: None, capsys: pytest.CaptureFixture[str]) -> Wrong:
         (("listen", "--port", "70000"), "--port: a whole number from 0 to 65535 is needed"),
         (("listen", "--port", "0", "--status", "99"), "--status: a whole number from 200 to 599"),
         (("queue", "set", "q"), "nothing to set: give KEY=VALUE, or an option such as"),
-        (("message", "edit", "q", "1"), "nothing to change: give --body, --ttl, --delay or"),
+        (("message", "edit", "q", "1"), "nothing to change: give body, ttl, delay or"),
         (("message", "post", "q", '{"a": NaN}'), "a body can't hold NaN or an infinity"),
         (("message", "post", "q", "a\udcff"), "a body is not valid UTF-8"),
         (("message", "post", "q", "--file", "/nowhere"), "/nowhere: No such file or directory"),

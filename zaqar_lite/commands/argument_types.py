@@ -13,8 +13,8 @@ from typing import Any
 from zaqar_lite.durations import seconds_of
 
 
-class UsageError(Exception):
-    """The words of the command make no sense together; the text says which."""
+class UsageError(argparse.ArgumentTypeError):
+    """The words of the command make no sense, alone or together; the text says which."""
 
 
 def at_least(minimum: int, most: int | None = None) -> Callable[[str], int]:
@@ -27,8 +27,7 @@ def at_least(minimum: int, most: int | None = None) -> Callable[[str], int]:
             number = minimum - 1
         if number < minimum or (most is not None and number > most):
             end = "" if most is None else f" to {most}"
-            message = f"a whole number from {minimum}{end} is needed, not {text!r}"
-            raise argparse.ArgumentTypeError(message)
+            raise UsageError(f"a whole number from {minimum}{end} is needed, not {text!r}")
         return number
 
     return read
@@ -41,8 +40,7 @@ def above_zero(text: str) -> float:
     except ValueError:
         number = 0.0
     if not 0 < number < math.inf:
-        message = f"a number above 0 is needed, not {text!r}"
-        raise argparse.ArgumentTypeError(message)
+        raise UsageError(f"a number above 0 is needed, not {text!r}")
     return number
 
 
@@ -50,8 +48,7 @@ def json_object(text: str) -> dict[str, Any]:
     """Read a JSON object, for argparse."""
     value = json_or_text(text)
     if not isinstance(value, dict):
-        message = f"a JSON object such as '{{\"name\": 5}}' is needed, not {text!r}"
-        raise argparse.ArgumentTypeError(message)
+        raise UsageError(f"a JSON object such as '{{\"name\": 5}}' is needed, not {text!r}")
     return value
 
 
@@ -67,8 +64,7 @@ def pair(text: str) -> tuple[str, str]:
     """Read KEY=VALUE, for argparse."""
     key, equals, value = text.partition("=")
     if not equals or not key:
-        message = f"a key, = and a value are needed, not {text!r}"
-        raise argparse.ArgumentTypeError(message)
+        raise UsageError(f"a key, = and a value are needed, not {text!r}")
     return key, value
 
 
@@ -85,16 +81,14 @@ def seconds(text: str) -> float:
     try:
         return seconds_of(text)
     except ValueError:
-        message = f"a duration such as 30s, 5m, 1h30m, 31d, or seconds is needed, not {text!r}"
-        raise argparse.ArgumentTypeError(message) from None
+        raise UsageError(f"a duration such as 30s, 5m, 1h30m is needed, not {text!r}") from None
 
 
 def whole_seconds(text: str) -> int:
     """Read a duration that the server counts in whole seconds, for argparse."""
     found = seconds(text)
     if found != int(found):
-        message = f"a duration of whole seconds, such as 30s, 5m, 1h, is needed, not {text!r}"
-        raise argparse.ArgumentTypeError(message)
+        raise UsageError(f"whole seconds, such as 30s, 5m, 1h, are needed, not {text!r}")
     return int(found)
 
 
@@ -102,8 +96,7 @@ def seconds_above_zero(text: str) -> float:
     """Read a duration that is not nothing, for argparse."""
     found = seconds(text)
     if not found:
-        message = f"a duration above 0, such as 0.5s, 5m, 1h, is needed, not {text!r}"
-        raise argparse.ArgumentTypeError(message)
+        raise UsageError(f"a duration above 0, such as 0.5s, 5m, 1h, is needed, not {text!r}")
     return found
 
 
@@ -117,8 +110,7 @@ def instant(text: str) -> dt.datetime:
     try:
         at = dt.datetime.fromisoformat(text)
     except ValueError:
-        message = f"a time such as 2030-12-24T18:00 or 2030-12-24T18:00Z is needed, not {text!r}"
-        raise argparse.ArgumentTypeError(message) from None
+        raise UsageError(f"a time such as 2030-12-24T18:00Z is needed, not {text!r}") from None
     return at if at.tzinfo is not None else at.astimezone()
 
 

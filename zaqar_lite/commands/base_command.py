@@ -169,11 +169,11 @@ def _ask(
     """Call a function, or a method with a command's words and the options that were given."""
     if not isinstance(call, str):
         return call(client, given)
-    not_own = {*words, "limit", "help", *map(name_of, options_anywhere())}
     actions = () if parser is None else parser._actions
-    own = [(one, getattr(given, one.dest)) for one in actions if one.dest not in not_own]
+    shared = {*words, "limit", "help", *(one.dest for one in actions if hasattr(one, SHARED))}
+    own = [(one, getattr(given, one.dest)) for one in actions if one.dest not in shared]
     # A word may be JSON's null, and is always given.
-    options = {one.dest: value for one, value in own if value is not None or not one.option_strings}
+    options = {one.dest: it for one, it in own if it is not one.default or one.required}
     return attrgetter(call)(client)(*(getattr(given, word) for word in words), **options)
 
 
@@ -186,7 +186,7 @@ def add_headers(parser: argparse.ArgumentParser) -> None:
 
 
 def add_place(parser: "argparse._ActionsContainer") -> None:
-    """Declare where the server is, and who asks: what `contexts.chosen` and `connect` read."""
+    """Declare where the server is, and who asks: what `connect` reads."""
     for option, metavar, text in _CONNECTION:
         parser.add_argument(option, metavar=metavar, help=text)
     text = "how long to wait for an answer, such as 500ms, 30s, 1m (60s)"
@@ -218,20 +218,15 @@ def name_of(option: str) -> str:
 
 def connect(kind: type[S], arguments: argparse.Namespace) -> S:
     """Make a client as the options and the environment say; it prints each warning once."""
-    place = contexts.chosen(vars(arguments))
 
     @functools.cache
     def warn(text: str) -> None:
         print(f"zaqar-lite: warning: {printable(text)}", file=sys.stderr)
 
     return kind(
-        place.url,
-        project=place.project,
-        client_id=place.client_id,
-        auth=auth_at(place),
+        **contexts.client_options(vars(arguments)),
         retries=sdk.RetryPolicy(attempts=arguments.attempts, on_retry=Retrying()),
         timeout=arguments.timeout,
-        ssl_context=place.tls(),
         on_warning=lambda warning: warn(warning.description or warning.title),
     )
 
@@ -270,15 +265,6 @@ def confirm(arguments: argparse.Namespace, question: str) -> None:
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise UsageError("nothing was done")
-
-
-def auth_at(place: contexts.Place) -> "sdk.Auth | None":
-    """Return how to log in: by a signed permission, else by a key, else as a cloud says."""
-    if place.signed is not None:
-        return sdk.SignedAuth.from_file(place.signed)
-    if place.key is not None:
-        return sdk.KeyAuth(place.key)
-    return sdk.KeystoneAuth.cloud(place.os_cloud) if place.os_cloud is not None else None
 
 
 def _without(command: str) -> UsageError:

@@ -8,13 +8,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from zaqar_lite.commands import sdk
 from zaqar_lite.environment import client_value
-
-if TYPE_CHECKING:
-    import ssl
 
 FIELDS = ("url", "project", "client_id", "os_cloud", "signed", "ca_file", "key", "key_env")
 """What a context may hold; `key_env` names the variable that holds the key."""
@@ -47,33 +44,10 @@ class Contexts:
         return self.named[wanted]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a server is, who asks it, and what proves that: a login, a file, or a key."""
+def client_options(given: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return which server is meant, as the arguments of a client: where, who, and with what proof.
 
-    url: str | None
-    project: str | None
-    client_id: str | None
-    os_cloud: str | None
-    signed: str | None
-    key: str | None = field(repr=False)
-    ca_file: str | None
-    client_cert: str | None
-
-    def tls(self) -> "ssl.SSLContext | None":
-        """Return how TLS is checked and which certificate is shown; None for the system's defaults.
-
-        Raises:
-            ValueError: a file can't be used.
-        """
-        if self.ca_file is None and self.client_cert is None:
-            return None
-        shown = [] if self.client_cert is None else [self.client_cert]
-        return sdk.auth.tls_context(self.ca_file, shown)
-
-
-def chosen(given: Mapping[str, str | None]) -> Place:
-    """Return which server is meant.
+    The proof is a signed permission, else a key, else what a cloud says.
 
     Args:
         given: the options of connection by name, with `_` for `-`. What they do not say is taken
@@ -81,7 +55,7 @@ def chosen(given: Mapping[str, str | None]) -> Place:
 
     Raises:
         UnknownContext: the context that was asked for is none.
-        ValueError: the file of contexts can't be read, the variable with its key is not set, or the
+        ValueError: a file can't be used, the variable with the context's key is not set, or the
             project or address is an empty text.
     """
     for name in ("project", "url"):
@@ -97,22 +71,25 @@ def chosen(given: Mapping[str, str | None]) -> Place:
             return given.get(name) or from_context or from_environment
         return given.get(name) or from_environment or from_context
 
-    url = value("url")
+    url, signed, ca_file = value("url"), value("signed"), value("ca_file")
+    cloud = value("os_cloud") or (os.environ.get("OS_CLOUD") if url is None else None)
     key = given.get("access_key")
     if key is None and given.get("os_cloud") is None:
         key = client_value("KEY")
         if key is None or asked_for is not None:
             key = key_of(context, url) or key
-    return Place(
-        url=url,
-        project=value("project"),
-        client_id=value("client_id"),
-        os_cloud=value("os_cloud") or (os.environ.get("OS_CLOUD") if url is None else None),
-        signed=value("signed"),
-        key=key,
-        ca_file=value("ca_file"),
-        client_cert=given.get("client_cert"),
-    )
+    auth: sdk.Auth | None = None
+    if signed is not None:
+        auth = sdk.SignedAuth.from_file(signed)
+    elif key is not None:
+        auth = sdk.KeyAuth(key)
+    elif cloud is not None:
+        auth = sdk.KeystoneAuth.cloud(cloud)
+    shown = given.get("client_cert")
+    trusts_as_system = ca_file is None and shown is None
+    tls = None if trusts_as_system else sdk.auth.tls_context(ca_file, [shown] if shown else [])
+    who = {"project": value("project"), "client_id": value("client_id")}
+    return {"url": url, "auth": auth, "ssl_context": tls, **who}
 
 
 def key_of(context: Mapping[str, str], url: str | None) -> str | None:

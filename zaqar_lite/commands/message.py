@@ -4,7 +4,7 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import islice
 
 from zaqar_lite.commands import jobs, sdk
@@ -21,18 +21,14 @@ from zaqar_lite.commands.argument_types import (
     seconds_above_zero,
     signed_seconds,
 )
-from zaqar_lite.commands.base_command import FAILED, Handler, Leaves, Verbs, add_headers, why_empty
+from zaqar_lite.commands.base_command import FAILED, Leaves, Verbs, add_headers, why_empty
 from zaqar_lite.commands.output import Output, as_row, printable
 
 COLUMNS = ("id", "age", "ttl", "body", "claim_count", "delay_expires")
 ABSENT = "no such message"
 _ATTEMPTS = ("number", "ended_at", "outcome", "delay", "reason", "detail", "client_id")
-_SETTLING: Mapping[str, tuple[str, Sequence[str]]] = {
-    "release": ("released", ("delay", "failed", "reason", "detail")),
-    "extend": ("extended", ("ttl",)),
-    "dead": ("dead", ("reason", "detail")),
-}
-"""What the verbs that need a claim call what they have done, and which options they take."""
+_SETTLED = {"release": "released", "extend": "extended", "dead": "dead"}
+"""What the verbs that need a claim call what they have done."""
 
 
 def add_commands(subparsers: Leaves) -> None:
@@ -64,8 +60,8 @@ def add_commands(subparsers: Leaves) -> None:
     number(parser, "--count", "end after N messages")
     parser = add_show(verbs, "show messages by id, with their attempts")
     flag(parser, "--details", argparse.SUPPRESS)
-    parser = verbs.call("edit", edit, "change a message that is still delayed", "queue", "id")
-    parser.add_argument("--body", help="the new body: JSON, or else a string")
+    parser = verbs.call("edit", "edit", "change a message that is still delayed", "queue", "id")
+    parser.add_argument("--body", type=_body, default=..., help="JSON, or else a string")
     _times(parser)
     _if_due(parser)
     parser = verbs.leaf("move", move, "make delayed messages due at another time", "queue")
@@ -227,21 +223,6 @@ def _follow(client: "sdk.Client", queue: str, *, from_start: bool) -> Iterator["
         )
 
 
-def edit(client: "sdk.Client", given: argparse.Namespace) -> "sdk.Message":
-    """Change a delayed message."""
-    if all(one is None for one in (given.body, given.ttl, given.delay, given.deliver_at)):
-        raise UsageError("nothing to change: give --body, --ttl, --delay or --deliver-at")
-    return client.edit(
-        given.queue,
-        given.id,
-        body=... if given.body is None else _body(given.body),
-        ttl=given.ttl,
-        delay=given.delay,
-        deliver_at=given.deliver_at,
-        if_due=given.if_due,
-    )
-
-
 def move(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> int | None:
     """Make delayed messages due at another time."""
     job = client.act_on_delayed(
@@ -344,48 +325,41 @@ def _new_message(arguments: argparse.Namespace, text: str) -> "sdk.NewMessage":
 
 def _add_settling(verbs: Verbs) -> None:
     """Declare the verbs of `message` that need a claim."""
-    parser = _declare_settling(verbs, "release", "give messages back before their claim ends")
-    duration(
-        parser,
-        "--delay",
+    parsers = []
+    for verb, text in (
+        ("release", "give messages back before their claim ends"),
+        ("dead", "send messages to the dead letters now"),
+        ("extend", "hold messages for longer"),
+    ):
+        parser = verbs.leaf(verb, settle, text, "queue")
+        parser.add_argument("id", nargs="+")
+        parser.add_argument("--claim", metavar="ID", required=True, help="what holds them")
+        parsers.append(parser)
+    release, dead, extend = parsers
+    text = (
         "how long until they can be claimed again, such as 30s or 5m "
-        "(at once; for a failure, as the queue's _retry_backoff says)",
+        "(at once; for a failure, as the queue's _retry_backoff says)"
     )
-    flag(parser, "--failed", "count it as a failure")
-    _why(parser)
-    parser = _declare_settling(verbs, "extend", "hold messages for longer")
-    duration(parser, "--ttl", "how long from now, such as 90s or 1h (5m)", default=300)
-    _why(_declare_settling(verbs, "dead", "send messages to the dead letters now"))
+    duration(release, "--delay", text)
+    flag(release, "--failed", "count it as a failure")
+    for parser in (release, dead):
+        parser.add_argument("--reason", metavar="WORD", help="why, in a word (128 bytes)")
+        parser.add_argument("--detail", metavar="TEXT", help="why, in more words (2 KiB)")
+    duration(extend, "--ttl", "how long from now, such as 90s or 1h (5m)", default=300)
 
 
-def _declare_settling(verbs: Verbs, verb: str, text: str) -> argparse.ArgumentParser:
-    parser = verbs.leaf(verb, _settling(verb), text, "queue")
-    parser.add_argument("id", nargs="+")
-    parser.add_argument("--claim", metavar="ID", required=True, help="the claim that holds them")
-    return parser
-
-
-def _why(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--reason", metavar="WORD", help="why, in a word (128 bytes)")
-    parser.add_argument("--detail", metavar="TEXT", help="why, in more words (2 KiB)")
-
-
-def _settling(verb: str) -> Handler:
-    """Return the handler of a verb, which settles messages and reports on each."""
-    done, options = _SETTLING[verb]
-
-    def settle(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> int | None:
-        make = getattr(sdk.Settlement, verb)
-        given = {name: getattr(arguments, name) for name in options}
-        settlements = [make(one, **given) for one in arguments.id]
-        results = client.settle(arguments.queue, arguments.claim, settlements)
-        reasons = {
-            one.id: ABSENT if one.status == 404 else None if one.done else one.description
-            for one in results
-        }
-        return _report(output, reasons, done)
-
-    return settle
+def settle(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> int | None:
+    """Release messages, extend them or make them dead letters, and report on each."""
+    make = getattr(sdk.Settlement, arguments.message_verb)
+    names = ("delay", "failed", "reason", "detail", "ttl")
+    given = {name: getattr(arguments, name) for name in names if name in arguments}
+    settlements = [make(one, **given) for one in arguments.id]
+    results = client.settle(arguments.queue, arguments.claim, settlements)
+    reasons = {
+        one.id: ABSENT if one.status == 404 else None if one.done else one.description
+        for one in results
+    }
+    return _report(output, reasons, _SETTLED[arguments.message_verb])
 
 
 def _report(output: Output, reasons: Mapping[str, str | None], done: str) -> int | None:

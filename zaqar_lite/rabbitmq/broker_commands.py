@@ -20,6 +20,7 @@ from zaqar_lite.client import (
     Auth,
     BadAnswer,
     Forbidden,
+    KeystoneAuth,
     Refused,
     RetryPolicy,
     SignedAuth,
@@ -28,7 +29,6 @@ from zaqar_lite.client import (
 )
 from zaqar_lite.client.base_client import DEFAULT_URL
 from zaqar_lite.commands import contexts
-from zaqar_lite.commands.base_command import auth_at
 from zaqar_lite.domain.errors import Invalid, Unavailable
 from zaqar_lite.rabbitmq import amqp, cancellations
 from zaqar_lite.rabbitmq.commands import say
@@ -169,23 +169,20 @@ def relay(arguments: argparse.Namespace, topology: Topology) -> int:
         raise Invalid(f"there is no destination {arguments.destination!r} here")
     source = topology.targets[arguments.destination]
     try:
-        place = contexts.chosen(vars(arguments))
-        auth = auth_at(place)
+        place = contexts.client_options(vars(arguments))
+        place["client_id"] = place["client_id"] and uuid.UUID(place["client_id"])
+        auth: Auth | None = place["auth"]
         pool = AsyncClient(
-            place.url,
-            project=place.project,
-            client_id=place.client_id and uuid.UUID(place.client_id),
-            auth=auth,
+            **place,
             connections=arguments.prefetch,
             retries=RetryPolicy(attempts=1),
             timeout=arguments.timeout,
-            ssl_context=place.tls(),
         )
     except (ValueError, OSError, ZaqarError, ImportError) as error:
         raise Invalid(str(error)) from error
     if arguments.dry_run:
-        cloud = place.os_cloud and f"where cloud {place.os_cloud} says"
-        say(f"would relay queue {source} to {place.url or cloud or DEFAULT_URL}")
+        cloud = "where the cloud says" if isinstance(auth, KeystoneAuth) else DEFAULT_URL
+        say(f"would relay queue {source} to {place['url'] or cloud}")
         return 0
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
 
