@@ -283,3 +283,21 @@ async def test_who_holds_a_message_now_is_in_the_rfc_s_attempts(store: Store) ->
     assert [consumers_of_the_rfc(value)[-1] for value in values] == ["last", "last"]
     await store.messages.delete(QUEUE, ids, claim_ids=None)
     assert not await store.records(RecordType.ATTEMPTS)
+
+
+async def test_who_holds_a_message_is_recorded_after_a_kill_too(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.post("held")
+    await store.claim(client="now")
+
+    async def killed(*_: object, **__: object) -> int:
+        return 0
+
+    monkeypatch.setattr(store.db, "record_holders", killed)
+    await store.restart()
+    assert not await store.records(RecordType.ATTEMPTS)
+    store.clock.advance(2_000)
+    await store.sweep()
+    (value,) = (await store.records(RecordType.ATTEMPTS)).values()
+    assert consumers_of_the_rfc(value) == ["now"]

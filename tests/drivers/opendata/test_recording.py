@@ -20,7 +20,7 @@ from tests.drivers.opendata.rfc import decode_active, read_config
 from tests.drivers.opendata.store import Store
 from tests.drivers.store import HOUR, MINUTE, OTHER, QUEUE, THIRD
 from zaqar_lite.domain.errors import NotFound, Unavailable
-from zaqar_lite.domain.ids import new_claim_id
+from zaqar_lite.domain.ids import new_claim_id, new_message_id
 from zaqar_lite.domain.models import DeadLetter, HistoryState, ListQuery, Message, RetryPolicy
 from zaqar_lite.domain.posts import Copy, IdempotencyKey, NewMessage
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
@@ -205,6 +205,20 @@ async def test_a_history_is_paged_and_trimmed(store: Store) -> None:
     await store.restart()
     (entry,) = await store.history(HistoryState.DONE)
     assert list(entry.consumers) == ["worker"]
+
+
+async def test_an_id_of_another_store_stays_in_the_history(store: Store) -> None:
+    await store.management.create_queue(QUEUE, {"_done_retention": 60}, max_queues=9)
+    own_id, now = new_message_id(store.clock.now_us()), store.clock.now_ms()
+    message = Message(own_id, 0, b"1", HOUR, now, now + HOUR, now, None, 0, "producer")
+    await store.messages.import_messages(QUEUE, [message], source="other", number=1)
+    assert await store.acknowledge() == 1
+    await store.restart()
+    (entry,) = await store.history(HistoryState.DONE)
+    assert (entry.id, list(entry.consumers)) == (own_id, ["worker"])
+    store.clock.advance(MINUTE)
+    await store.sweep()
+    assert not await store.records(RecordType.ADOPTED)
 
 
 async def test_a_claim_that_holds_nothing_goes_at_its_end(store: Store) -> None:

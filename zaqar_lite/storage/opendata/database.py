@@ -137,9 +137,10 @@ class Database(database.Database):
             raise ConfigurationError(why) from exc
         self.ids, self.log, self.damages = own.ids, own.log, loading.damages
         self._block_end = own.block_end
-        self._recorder = Recorder(connection, self.clock, own.ids, own.log, loading.histories)
+        recorder = self._recorder = Recorder(connection, self.clock, own.ids, own.log)
+        recorder.histories, recorder.unrecorded = loading.histories, loading.unrecorded
         if loading.is_behind:
-            puts, deletes = await self._recorder.repair(loading.again, loading.stale)
+            puts, deletes = await recorder.repair(loading.again, loading.stale)
             puts = {**puts, **loading.puts, **self._own_records(loading.position)}
             await self.engine.commit(Batch(puts, deletes))
             self._block_end = self._next_end

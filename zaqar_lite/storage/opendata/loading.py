@@ -120,7 +120,8 @@ class Loading:
     numbers of messages whose payload can't be handed out, and why. With the next batch `puts` are
     written and `stale` records deleted, and so are the pages of the rows in `again`, by content,
     although these rows have not changed; after it `deletes` go, which earlier versions left.
-    `histories` are the numbers in keys of attempts that these gave.
+    `histories` are the numbers in keys of attempts that these gave. `unrecorded` are entries that a
+    killed server has not recorded the holders of, and since when.
     """
 
     def __init__(
@@ -138,6 +139,7 @@ class Loading:
         self.again: dict[int, set[int]] = defaultdict(set)
         self.deletes: list[bytes] = []
         self.histories: dict[bytes, int] = {}
+        self.unrecorded: dict[tuple[int, int], int] = {}
         self.slices = Slices()
         self._kept_ids: dict[int, bytes] = {}
         self._queues: dict[bytes, Numbers] = {}
@@ -216,6 +218,10 @@ class Loading:
                 (known.own, *ref, known.content),
             )
         return known
+
+    def _id_of(self, number: int) -> bytes:
+        """The id that a number stands for."""
+        return self._kept_ids.get(number) or self.own.ids.of(number)
 
     def _read_garbage(self, key: bytes, value: bytes) -> None:
         """Delete what earlier versions left of purged messages to their sweep."""
@@ -394,6 +400,7 @@ class Loading:
             if not extra.parked:
                 state, claimed_at, until = LEASED, held_at, ends
                 claim = self._hold(queue.raw, shown, position, held_at, ends)
+                self.unrecorded[queue.content, position] = self.now
             elif ends > self.now:
                 state, until = PARKED, ends
         elif due > self.now:
@@ -449,16 +456,18 @@ class Loading:
             return  # they are of no queue: another writer's
         raw, _ = keys.read_queue_key(key, _RFC_ATTEMPTS)
         found = records.decode_attempts(value)
-        own_id = self._kept_ids.get(number) or self.own.ids.of(number)
+        own_id = self._id_of(number)
         queue = self.numbers_of(raw)
         row = self._find(queue.content, own_id)
         if row is None:
             self.connection.execute(
                 "UPDATE history SET consumers = ? WHERE queue = ? AND id = ?",
-                (json.dumps(found.consumers), queue.own, self.own.ids.of(number)),
+                (json.dumps(found.consumers), queue.own, own_id),
             )
             return
         content, position, state, body = row
+        if found.holder is not None:
+            self.unrecorded.pop((content, position), None)
         ended: list[Any] = self.connection.execute(
             "SELECT value FROM ended WHERE history = ? ORDER BY number", (found.history,)
         ).fetchall()
@@ -501,7 +510,7 @@ class Loading:
         ).get
         first = 1 + (last or 0)
         rows = [
-            (queue, state, at, self.own.ids.of(number), ended_at, attempts, "[]")
+            (queue, state, at, self._id_of(number), ended_at, attempts, "[]")
             for at, (number, ended_at, attempts) in enumerate(listed, first)
         ]
         self.connection.executemany("INSERT INTO history VALUES (?, ?, ?, ?, ?, ?, ?)", rows)

@@ -76,19 +76,12 @@ class Recorder:
     batch writes the first `due` of them.
     """
 
-    def __init__(
-        self,
-        connection: apsw.Connection,
-        clock: Clock,
-        ids: Ids,
-        log: keys.Log,
-        histories: Mapping[bytes, int],
-    ) -> None:
+    def __init__(self, connection: apsw.Connection, clock: Clock, ids: Ids, log: keys.Log) -> None:
         self.connection = connection
         self.clock = clock
         self.ids = ids
         self.log = log
-        self.histories = histories
+        self.histories: Mapping[bytes, int] = {}
         self.unrecorded: dict[tuple[int, int], int] = {}
         self.due = 0
         self._session: apsw.Session | None = None
@@ -321,8 +314,9 @@ class Encoding:
                     failures,
                     outcome if last is None or state == LEASED else ENDED[last],
                     [(number, one.size) for number, one in attempts.items()],
+                    client,
                 )
-                put(keys.attempts_key(shown.number, raw), records.encode_attempts(known, client))
+                put(keys.attempts_key(shown.number, raw), records.encode_attempts(known))
                 if own_id in self._before:
                     self._put_attempts(history, self._before[own_id], attempts)
 
@@ -402,8 +396,12 @@ class Encoding:
         async for row in self._each(self._gone["history"]):
             changed[row[1], row[0]].add(row[2])
             self.delete(keys.attempts_key(number_in(row[3]), self._raw(row[0])))
+            if not self._ids.is_ours(row[3]):
+                self.delete(keys.message_key(RecordType.ADOPTED, number_in(row[3])))
         async for row in self._each(self._new["history"]):
             changed[row[1], row[0]].add(row[2])
+            if not self._ids.is_ours(row[3]):
+                self.put(keys.message_key(RecordType.ADOPTED, number_in(row[3])), row[3])
             consumers = tuple(json.loads(row[6]))
             if consumers:
                 key = keys.attempts_key(number_in(row[3]), self._raw(row[0]))

@@ -200,6 +200,7 @@ class Attempts(NamedTuple):
     failures    how many attempts were failures
     last_ended  how the last one ended
     kept        the number of each attempt that has a record, and how much it counts
+    holder      the current claimant, the last of the RFC's consumers; a flag marks it
 
     All but the consumers are an addition, absent where there is nothing to say.
     """
@@ -209,14 +210,12 @@ class Attempts(NamedTuple):
     failures: int = 0
     last_ended: Ended | None = None
     kept: Sequence[tuple[int, int]] = ()
+    holder: str | None = None
 
 
-def encode_attempts(attempts: Attempts, holder: str | None = None) -> bytes:
-    """Encode the ended attempts of a message, and its current claimant.
-
-    The claimant is the last of the RFC's consumers; a flag in the addition marks it.
-    """
-    consumers, history, failures, last_ended, kept = attempts
+def encode_attempts(attempts: Attempts) -> bytes:
+    """Encode the ended attempts of a message, and its current claimant."""
+    consumers, history, failures, last_ended, kept, holder = attempts
     if holder is None and (not history or last_ended is None):
         return _ATTEMPTS.encode(consumers, None, None)
     code = _NONE_ENDED if last_ended is None else _CODES[last_ended]
@@ -228,14 +227,15 @@ def encode_attempts(attempts: Attempts, holder: str | None = None) -> bytes:
 def decode_attempts(data: bytes) -> Attempts:
     """Read the ended attempts of a message."""
     found, summary, kept = _ATTEMPTS.decode(data)
-    consumers = tuple(found)
+    consumers, holder = tuple(found), None
     if summary is None:
         return Attempts(consumers)
     history, failures, code = summary
     if code & _IS_HELD:
-        consumers, code = consumers[:-1], code & ~_IS_HELD
+        *found, holder = consumers or ("",)
+        consumers, code = tuple(found), code & ~_IS_HELD
     ended = None if code == _NONE_ENDED else _ending(code)
-    return Attempts(consumers, history, failures, ended, tuple(kept or ()))
+    return Attempts(consumers, history, failures, ended, tuple(kept or ()), holder)
 
 
 def _ending(code: int) -> Ended:
