@@ -33,7 +33,6 @@ def _add_keys(subparsers: Leaves) -> None:
         "list_keys",
         "list the project's keys, without their texts",
         columns=("id", "project", "grants", "expires_at", "disabled", "description"),
-        empty="No keys.",
     )
     verbs.call("disable", "disable_key", "disable a key, within 5 seconds", "id")
     verbs.call(
@@ -76,7 +75,6 @@ def _add_quota(subparsers: Leaves) -> None:
         lambda client, given: _rows(client.show_quota(given.of)),
         "show the project's quotas and what it has",
         columns=_QUOTA,
-        empty="No quotas.",
     )
     show.add_argument("of", nargs="?", metavar="PROJECT", help="another project (operators only)")
     change = verbs.list(
@@ -84,7 +82,6 @@ def _add_quota(subparsers: Leaves) -> None:
         lambda client, given: _rows(client.set_quota(given.of, **dict(map(_limit, given.limits)))),
         "set a project's quotas, in place of all that were set for it",
         columns=_QUOTA,
-        empty="No quotas.",
     )
     change.add_argument("of", metavar="PROJECT")
     text = "such as queues=100, or bytes=none"
@@ -154,8 +151,7 @@ def _add_flavor(subparsers: Leaves) -> None:
     for leaf in (create, change):
         leaf.add_argument("pool_list", nargs="+", metavar="POOL")
     columns = ("name", "pools", "capabilities")
-    text, empty = "list the project's flavors", "No flavors."
-    verbs.list("list", "list_flavors", text, columns=columns, empty=empty)
+    verbs.list("list", "list_flavors", "list the project's flavors", columns=columns)
     verbs.call("show", "get_flavor", "show a flavor", "name")
     verbs.delete("delete a flavor", "get_flavor", "delete_flavor", "name")
 

@@ -79,9 +79,13 @@ class Verbs:
     """
 
     def __init__(
-        self, subparsers: Leaves, types: Mapping[str, Callable[[str], object]] | None = None
+        self,
+        subparsers: Leaves,
+        noun: str = "",
+        types: Mapping[str, Callable[[str], object]] | None = None,
     ) -> None:
         self.subparsers = subparsers
+        self._noun = noun
         self._types = types or {}
 
     @classmethod
@@ -91,7 +95,7 @@ class Verbs:
         verbs: Leaves = parser.add_subparsers(
             title="verbs", dest=f"{name}_verb", metavar="VERB", required=True, parser_class=Leaf
         )
-        return cls(verbs, types)
+        return cls(verbs, name, types)
 
     def leaf(self, name: str, handler: Handler, text: str, *words: str) -> argparse.ArgumentParser:
         """Declare a command, and the words that it needs, in their order."""
@@ -102,13 +106,18 @@ class Verbs:
         add_connection(parser)
         return parser
 
-    def call(self, name: str, call: Ask, text: str, *words: str) -> argparse.ArgumentParser:
-        """Declare a command that prints what one call of the client returns, if it is not None."""
+    def call(
+        self, name: str, call: Ask, text: str, *words: str, prints: str = ""
+    ) -> argparse.ArgumentParser:
+        """Declare a command that prints what one call of the client returns, if it is not None.
+
+        `prints` is the name of what is returned, where that has no fields.
+        """
 
         def handler(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
             result = _ask(client, call, arguments, words, parser)
             if result is not None:
-                output.record(as_row(result))
+                output.record({prints: result} if prints else as_row(result))
 
         parser = self.leaf(name, handler, text, *words)
         return parser
@@ -137,18 +146,18 @@ class Verbs:
         text: str,
         *words: str,
         columns: Sequence[str],
-        empty: str | WhyEmpty = "",
+        empty: str | WhyEmpty = "No {noun}s.",
     ) -> argparse.ArgumentParser:
         """Declare a command that lists what one call of the client yields, at most `--limit` of it.
 
         `empty` is what a terminal shows if it yields nothing; `{queue}` stands for the word
-        `queue`.
+        `queue`, and `{noun}` for the noun.
         """
 
         def handler(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
             def why() -> str:
                 if isinstance(empty, str):
-                    return empty.format_map(vars(arguments))
+                    return empty.format(noun=self._noun, **vars(arguments))
                 return empty(client, arguments)
 
             found = _ask(client, call, arguments, words, parser)

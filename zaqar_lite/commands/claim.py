@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+from functools import partial
 
 from zaqar_lite.commands import sdk
 from zaqar_lite.commands.argument_types import (
@@ -72,51 +73,40 @@ def run_each(client: "sdk.Client", arguments: argparse.Namespace, output: Output
 
     The worker's log, which goes to standard error, has a line for each failure.
     """
-
-    def handle(message: "sdk.Message") -> None:
-        _judge(_exit_code(message, arguments))
-
     if shutil.which(arguments.command_words[0]) is None:
         raise UsageError(f"there is no program {arguments.command_words[0]!r} to run")
     if not arguments.until_empty:
         output.say(f"Waiting for messages of {arguments.queue}; Ctrl-C ends.")
     options = sdk.WorkerOptions(concurrency=arguments.concurrency, batch=1, details=True)
-    worker = sdk.Worker(handle, arguments.queue, options)
+    worker = sdk.Worker(partial(_handle, arguments), arguments.queue, options)
     done = worker.run(client, until_empty=arguments.until_empty)
     output.record({"queue": arguments.queue, **as_row(done)})
     return FAILED if done.failed or done.lost else None
 
 
-def _exit_code(message: "sdk.Message", arguments: argparse.Namespace) -> int | None:
-    """Return the command's exit code, None when its time was over."""
+def _handle(arguments: argparse.Namespace, message: "sdk.Message") -> None:
+    """Run the command; its exit code decides what becomes of the message.
+
+    Raises:
+        Reject, Retry: the command did not succeed.
+        KeyboardInterrupt: Ctrl-C ended it; its message is given back, which is not a failure.
+    """
     try:
-        return subprocess.run(  # noqa: S603 - the user's own command
+        code = subprocess.run(  # noqa: S603 - the user's own command
             arguments.command_words,
             input=json.dumps(message.body, ensure_ascii=False).encode(),
             env={**os.environ, "MESSAGE_ID": message.id, "MESSAGE_QUEUE": arguments.queue},
             timeout=arguments.time_limit,
             check=False,
         ).returncode
-    except subprocess.TimeoutExpired:
-        return None
-
-
-def _judge(code: int | None) -> None:
-    """Decide by the exit code what becomes of the message, and raise that.
-
-    Raises:
-        Reject, Retry: the command did not succeed.
-        KeyboardInterrupt: Ctrl-C ended it; its message is given back, which is not a failure.
-    """
-    if code == 0:
-        return
+    except subprocess.TimeoutExpired as error:
+        raise sdk.Retry(reason="time_limit") from error
     if code == -signal.SIGINT:
         raise KeyboardInterrupt
-    if code is None:
-        raise sdk.Retry(reason="time_limit")
     if code == REJECTED:
         raise sdk.Reject(f"exit_{code}")
-    raise sdk.Retry(reason=f"exit_{code}" if code > 0 else f"signal_{-code}")
+    if code != 0:
+        raise sdk.Retry(reason=f"exit_{code}" if code > 0 else f"signal_{-code}")
 
 
 def show(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:

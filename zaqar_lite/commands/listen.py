@@ -1,13 +1,12 @@
 """`zaqar-lite listen`: a receiver of webhooks that prints requests, for trying things out."""
 
 import argparse
-import json
 import sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 from zaqar_lite.commands import sdk
-from zaqar_lite.commands.argument_types import UsageError, number
+from zaqar_lite.commands.argument_types import UsageError, json_or_text, number
 from zaqar_lite.commands.base_command import Leaves, Verbs
 from zaqar_lite.commands.output import Output
 from zaqar_lite.webhooks import InvalidSignature, verify
@@ -87,10 +86,7 @@ def _row(
             verified = True
         except InvalidSignature:
             verified, status = False, 403
-    try:
-        document = json.loads(body)
-    except ValueError:
-        document = body.decode("utf-8", "replace")
+    document = json_or_text(body.decode("utf-8", "replace"))
     found = {name.lower(): value for name, value in headers.items()}
     row = {"id": found.get("webhook-id"), "verified": verified, "path": path, "body": document}
     return row, status

@@ -122,7 +122,7 @@ def printed(column: str, value: object) -> str:
 
 
 class Retrying:
-    """Print each failure whose request is sent again; several threads may share it.
+    """Print the first failure whose request is sent again, and its wait; threads may share it.
 
     A terminal gets one line that counts down; elsewhere a wait of a second or more is a line.
     """
@@ -131,7 +131,6 @@ class Retrying:
         self._lock = threading.Lock()
         self._told = False
         self._until = 0.0
-        self._words = ""
 
     def __call__(self, retry: "sdk.Resend") -> None:
         """Print one failure; the caller waits afterwards."""
@@ -139,32 +138,23 @@ class Retrying:
             terminal = sys.stderr.isatty()
             if not self._told:
                 self._told = True
-                self._print(
-                    f"{'' if not terminal else CLEAR}zaqar-lite: {printable(retry.failure)}\n"
-                )
+                print(f"zaqar-lite: {printable(retry.failure)}", file=sys.stderr, flush=True)
             now = time.monotonic()
-            counting = now < self._until
-            if counting and not terminal:
+            if now < self._until:
                 return  # another request has told of its wait, and it is not over
-            self._words = f"trying again ({retry.attempt + 1} of {retry.attempts})"
             self._until = now + retry.seconds
+            words = f"trying again ({retry.attempt + 1} of {retry.attempts})"
             if terminal:
-                if not counting:
-                    threading.Thread(target=self._count, daemon=True).start()
+                counting = threading.Thread(target=_count, args=[words, self._until], daemon=True)
+                counting.start()
             elif retry.seconds >= 1:
-                self._print(f"zaqar-lite: {self._words} in {duration_shown(retry.seconds)}\n")
+                wait = duration_shown(retry.seconds)
+                print(f"zaqar-lite: {words} in {wait}", file=sys.stderr, flush=True)
 
-    def _count(self) -> None:
-        while True:
-            with self._lock:
-                left = self._until - time.monotonic()
-                if left <= 0:
-                    self._print(CLEAR)
-                    return
-                self._print(f"{CLEAR}{self._words} in {math.ceil(left)}s")
-            time.sleep(min(left, 0.2))
 
-    @staticmethod
-    def _print(text: str) -> None:
-        sys.stderr.write(text)
-        sys.stderr.flush()
+def _count(words: str, until: float) -> None:
+    """Count down in one line, which is empty in the end."""
+    while (left := until - time.monotonic()) > 0:
+        print(f"{CLEAR}{words} in {math.ceil(left)}s", end="", file=sys.stderr, flush=True)
+        time.sleep(min(left, 0.2))
+    print(CLEAR, end="", file=sys.stderr, flush=True)

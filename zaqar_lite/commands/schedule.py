@@ -42,7 +42,6 @@ def add_commands(subparsers: Leaves) -> None:
         list_,
         "list schedules",
         columns=("name", "queue", "when", "time_zone", "paused", "next"),
-        empty="No schedules.",
     )
     number(parser, "--limit", "schedules at most")
     verbs.call("show", "schedules.get", "show a schedule", "name")
@@ -54,12 +53,8 @@ def add_commands(subparsers: Leaves) -> None:
         columns=("next",),
         empty="It is paused, or does not fire any more.",
     )
-    verbs.call(
-        "fire",
-        lambda client, given: {"message_id": client.schedules.fire(given.name)},
-        "post a schedule's message now",
-        "name",
-    )
+    text = "post a schedule's message now"
+    verbs.call("fire", "schedules.fire", text, "name", prints="message_id")
     text = "pause a schedule: it does not fire until it is resumed"
     verbs.call("pause", "schedules.pause", text, "name")
     verbs.call("resume", "schedules.resume", "let a paused schedule fire again", "name")

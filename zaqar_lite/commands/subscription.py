@@ -34,27 +34,27 @@ def add_commands(subparsers: Leaves) -> None:
         columns=COLUMNS,
         empty="No subscriptions of {queue}.",
     )
-    for verb, call, text in (
-        ("show", "get_subscription", "show a subscription"),
-        ("enable", enable, "enable a subscription that the server has disabled"),
-        ("rotate", rotate, "make another secret; the one before still works for a day"),
-    ):
-        verbs.call(verb, call, text, "queue", "id")
-    verbs.delete("end a subscription", "get_subscription", "unsubscribe", "queue", "id")
-    verbs.leaf("ping", ping, "send a test notification, and print what came back", "queue", "id")
+    words = ("queue", "id")
+    verbs.call("show", "get_subscription", "show a subscription", *words)
+    verbs.call("enable", enable, "enable a subscription that the server has disabled", *words)
+    text = "make another secret; the one before still works for a day"
+    verbs.call("rotate", "rotate_secret", text, *words, prints="secret")
+    verbs.delete("end a subscription", "get_subscription", "unsubscribe", *words)
+    verbs.leaf("ping", ping, "send a test notification, and print what came back", *words)
     log = verbs.list(
         "log",
         attempts,
         "list the last attempts to deliver",
-        *("queue", "id"),
+        *words,
         columns=(*_ATTEMPTS, *_FAILED),
         empty="Nothing was tried yet, or failed in the last 7 days.",
     )
     flag(log, "--failed", "list what could not be delivered, instead")
-    retry = verbs.call("retry", "retry_delivery", "deliver again", "queue", "id")
+    retry = verbs.call("retry", "retry_delivery", "deliver again", *words)
     text = "the id of a failed delivery, or of a message"
     retry.add_argument("delivery_id", metavar="delivery", help=text)
-    again = verbs.call("replay", replay, "deliver again what the queue still has", "queue", "id")
+    text = "deliver again what the queue still has"
+    again = verbs.call("replay", "replay_messages", text, *words, prints="replayed")
     again.add_argument("--from", dest="since", type=instant, metavar="TIME", help="posted since")
     again.add_argument("--until", type=instant, metavar="TIME", help="posted before")
     text = "verify a request that was received; asks no server"
@@ -79,11 +79,6 @@ def enable(client: "sdk.Client", given: argparse.Namespace) -> None:
     client.update_subscription(given.queue, given.id, disabled=False)
 
 
-def rotate(client: "sdk.Client", given: argparse.Namespace) -> dict[str, object]:
-    """Make another secret."""
-    return {"secret": client.rotate_secret(given.queue, given.id)}
-
-
 def ping(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> int:
     """Send a test notification."""
     answer = client.ping_subscription(arguments.queue, arguments.id)
@@ -95,12 +90,6 @@ def attempts(client: "sdk.Client", given: argparse.Namespace) -> Iterable[object
     """List attempts, or what failed."""
     read = client.failed_deliveries if given.failed else client.deliveries
     return read(given.queue, given.id)
-
-
-def replay(client: "sdk.Client", given: argparse.Namespace) -> dict[str, object]:
-    """Deliver a span of time again."""
-    span = {"since": given.since, "until": given.until}
-    return {"replayed": client.replay_messages(given.queue, given.id, **span)}
 
 
 def verify_request(_: "sdk.Client", arguments: argparse.Namespace, output: Output) -> int:

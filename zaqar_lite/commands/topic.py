@@ -21,7 +21,6 @@ def add_commands(subparsers: Leaves) -> None:
         lambda client, given: ({"name": one.name} for one in client.list_topics(name=given.name)),
         "list topics",
         columns=("name",),
-        empty="No topics.",
     )
     listed.add_argument("--name", metavar="TEXT", help="only names that contain this")
     verbs.leaf("show", show, "show a topic's metadata", "topic")
