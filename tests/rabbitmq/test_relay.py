@@ -29,7 +29,14 @@ from tests.rabbitmq.traffic import arrive
 from tests.server import ServerProcess
 from tests.services import RabbitServer, start_rabbit
 from tests.waiting import until
-from zaqar_lite.client import AsyncClient, Message, QueueNotFound, SignedAuth, Unauthenticated
+from zaqar_lite.client import (
+    AsyncClient,
+    KeyAuth,
+    Message,
+    QueueNotFound,
+    SignedAuth,
+    Unauthenticated,
+)
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.rabbitmq import amqp
 from zaqar_lite.rabbitmq.broker_commands import sharing
@@ -241,6 +248,32 @@ async def test_a_relay_with_a_signed_permission_posts_what_it_covers(
     over = replace(signed, expires="2020-01-01T00:00:00")
     with pytest.raises(Unauthenticated, match="expired"):  # 401: held, and not parked
         sharing(AsyncClient(server.url), auth=SignedAuth(over))("default")
+
+
+async def test_a_relay_with_a_key_posts_to_the_project_of_the_key(
+    host: Host, connection: Connection, tmp_path: Path
+) -> None:
+    file = tmp_path / "admin.key"
+    options = ("--auth", "keys", "--admin-key-file", str(file))
+    with ServerProcess("memory://", *options).start(ready=401) as server:
+        async with AsyncClient(server.url, key=file.read_text().strip()) as operator:
+            made = await operator.create_key(grants=["*:*"], project="acme")
+        auth = KeyAuth(str(made.key))
+        client_for = sharing(AsyncClient(server.url, auth=auth), auth)
+        await amqp.declare(connection, TOPOLOGY)
+        await publish_many(connection, "orders", {"of no project": 1})
+        await publish_many(connection, "orders", {"of the same": 2}, project="acme")
+        await publish_many(connection, "orders", {"of another": 3}, project="other")
+        stop = asyncio.Event()
+        relay = Relay(host.amqp_url, TOPOLOGY, client_for, options=QUICK)
+        task = asyncio.create_task(relay.run(stop))
+        parked = await parked_by_id(connection, 1)
+        await until(lambda: relay.metrics.posts["201"], lambda count: count == 2)
+        stop.set()
+        await asyncio.wait_for(task, 30)
+        async with AsyncClient(server.url, auth=auth) as owner:
+            assert {one.body for one in await listed(owner, "orders")} == {1, 2}
+    assert parked["of another"].headers["relay-status"] == "403"
 
 
 @pytest.mark.filterwarnings("ignore:Support for InfluxDB")  # openstacksdk's own

@@ -238,8 +238,8 @@ def sharing(pool: AsyncClient, auth: Auth | None = None) -> Callable[[str], Asyn
     """Return a maker of clients, one for each project, that share one pool of connections.
 
     A client holds its headers and nothing else, so making one for every message is cheap, and
-    no number of projects can pile up. With `auth`, which must be logged in, there is one project:
-    its own, which "default" also means. The maker then raises, for a message of
+    no number of projects can pile up. With `auth`, which must be logged in, "default" means the
+    project that it belongs to. A login has no other; the maker then raises, for a message of
 
         another project: Forbidden, since it would be stored under the wrong one
         any project, after a signed permission has expired: Unauthenticated
@@ -258,7 +258,7 @@ def sharing(pool: AsyncClient, auth: Auth | None = None) -> Callable[[str], Asyn
             raise Unauthenticated("The signed permission has expired", str(end), status=401)
         client = AsyncClient(
             pool.url,
-            project=project,
+            project=None if project == "default" else project,
             client_id=pool.client_id,
             auth=auth,
             retries=RetryPolicy(attempts=1),
