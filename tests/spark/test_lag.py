@@ -11,11 +11,10 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from tests.server import ServerProcess
 from tests.spark.test_parts import ID, options, values
-from zaqar_lite.client import Client, NewMessage
-from zaqar_lite.spark import browse_stream, queues
-from zaqar_lite.spark.batch_reader import PushdownReader, QueueRange, ZaqarReader, browse
-from zaqar_lite.spark.browse_stream import BrowseStream
-from zaqar_lite.spark.claim_stream import ClaimStream
+from zaqar_lite.client import Client, Forbidden, NewMessage
+from zaqar_lite.spark import browsing, queues
+from zaqar_lite.spark.browsing import BrowseStream, PushdownReader, QueueRange, ZaqarReader, browse
+from zaqar_lite.spark.claiming import ClaimStream
 from zaqar_lite.spark.options import ExtraColumn, OptionError, parse
 
 
@@ -42,7 +41,7 @@ def test_several_queues_share_a_batch_and_none_starves(
 def test_a_stream_of_a_pattern_takes_in_queues_that_are_new(
     server: ServerProcess, client: Client, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(browse_stream, "_LOOK_AGAIN", 0.0)
+    monkeypatch.setattr(browsing, "_LOOK_AGAIN", 0.0)
     one, another, later = (f"{queue}-{name}" for name in ("one", "another", "later"))
     client.post_batch(f"other-{queue}", ["not this one"])
     old = client.post_batch(one, range(2))
@@ -88,7 +87,9 @@ def test_a_pattern_is_browsed_in_batches_too(
     assert values(narrow.read(nothing)) == []
 
     nobody = parse({**given, "queuePattern": f"no-{queue}*"})
-    with pytest.raises(OptionError, match=r"No queue in the project .* matches .*queuePattern"):
+    with pytest.raises(
+        OptionError, match=r"No queue in the default project matches .*queuePattern"
+    ):
         ZaqarReader(nobody, ID).partitions()
     with pytest.raises(OptionError, match="'queuePattern' stands for 'queue'"):
         parse({**given, "queue": queue})
@@ -178,12 +179,24 @@ def test_further_columns_by_option(server: ServerProcess, client: Client, queue:
         options(server.url, queue, columns="colour")
 
 
-def test_a_key_in_a_file_proves_who_asks(tmp_path: Path) -> None:
-    (tmp_path / "key").write_text("zl_secret\n")
-    given = {"endpoint": "http://127.0.0.1:1", "keyFile": str(tmp_path / "key")}
-    with parse(given).client() as client:
-        assert "zl_secret" in str(client._auth.headers())
-    assert "zl_secret" not in repr(parse(given))
+def test_a_key_in_a_file_proves_who_asks_and_for_which_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin, file = tmp_path / "admin", tmp_path / "key"
+    options = ("--auth", "keys", "--admin-key-file", str(admin))
+    with ServerProcess("memory://", *options).start(ready=401) as server:
+        with Client(server.url, key=admin.read_text().strip()) as operator:
+            made = operator.create_key(["*:*"], project="acme")
+        file.write_text(f"{made.key}\n")
+        given = {"endpoint": server.url, "keyFile": str(file)}
+        with parse(given).client() as client:
+            client.post("orders", 1)  # in its own project, though none is named
+        with parse({**given, "project": "acme"}).client() as client:
+            assert client.stats("orders").total == 1
+        monkeypatch.setenv("ZAQAR_LITE_PROJECT", "another")
+        with parse(given).client() as client, pytest.raises(Forbidden):
+            client.stats("orders")
+        assert str(made.key) not in repr(parse(given))
     with pytest.raises(OptionError, match="Can't prove who asks"):
         parse({**given, "keyFile": "/no/such/file"}).client()
     with pytest.raises(OptionError, match="one of 'keyFile'"):

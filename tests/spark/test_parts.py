@@ -31,10 +31,8 @@ from tests.services.process import Service, free_port
 from tests.services.s3 import S3Server
 from tests.spark.conftest import in_bucket, in_hdfs
 from zaqar_lite.client import Client
-from zaqar_lite.spark.batch_reader import PushdownReader, ZaqarReader
-from zaqar_lite.spark.browse_stream import BrowseStream, DataLoss
-from zaqar_lite.spark.claim_stream import ClaimStream
-from zaqar_lite.spark.claims import claim_messages
+from zaqar_lite.spark.browsing import BrowseStream, DataLoss, PushdownReader, ZaqarReader
+from zaqar_lite.spark.claiming import ClaimStream, claim_messages
 from zaqar_lite.spark.ledger import ArrowDirectory, Batch, Ledger, open_directory
 from zaqar_lite.spark.messages import InvalidRow, Messages
 from zaqar_lite.spark.options import OptionError, Options, parse

@@ -104,6 +104,7 @@ def test_lost_answers_store_nothing_twice_and_are_reported(
     proxy.choose = nth("POST", lambda number: number % 10 == 3, Fault.LOSE)
     report = tmp_path / "report"
     rows = spark.range(0, 2000, 1, 2).selectExpr("cast(id as string) as body")
+    begun = time.time()
     write(rows, proxy.url, queue, batchSize=50, reportPath=report)
     lost = proxy.faults.count(Fault.LOSE)
     assert lost >= 4
@@ -111,6 +112,7 @@ def test_lost_answers_store_nothing_twice_and_are_reported(
     (line,) = [json.loads(line) for line in report.read_text().splitlines()]
     assert (line["rows"], line["batches"], line["retries"]) == (2000, 40, lost)
     assert line["bytes"] > 2000
+    assert begun < line["first_post"] < line["last_post"] < time.time()
 
 
 def test_the_same_run_again_stores_nothing(

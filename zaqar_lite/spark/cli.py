@@ -25,7 +25,13 @@ from zaqar_lite.spark.options import OptionError
 from zaqar_lite.spark.session import remote_session, session
 
 Job = Callable[..., Summary]
-_ACCESS = ("keyFile", "signedFile", "cloud", "caFile", "retryTimeout")
+_ACCESS = {
+    "keyFile": ("--key-file", "a file with an access key; without, ZAQAR_LITE_KEY"),
+    "signedFile": ("--signed-file", "a permission that `zaqar-lite share` has printed"),
+    "cloud": ("--cloud", "log in to Keystone as clouds.yaml says"),
+    "caFile": ("--ca-file", "the certificates to trust"),
+    "retryTimeout": ("--retry-timeout", "seconds to try while there is no answer; 10"),
+}
 _COMMON = {
     "job", "run", "queue", "endpoint", "project", "page_size", "master", "remote", "conf",
     "progress", *_ACCESS,
@@ -38,7 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a job and answer its exit code."""
     arguments = parser().parse_args(argv)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a job cleans up
-    target = _target(arguments)
+    access = {name: value for name in _ACCESS if (value := getattr(arguments, name)) is not None}
+    where = (arguments.endpoint, arguments.queue, arguments.project, arguments.page_size)
+    target = Target(*where, access)
     started = time.monotonic()
     try:
         spark = _session(arguments)
@@ -115,11 +123,6 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def _target(given: argparse.Namespace) -> Target:
-    access = {name: getattr(given, name) for name in _ACCESS if getattr(given, name) is not None}
-    return Target(given.endpoint, given.queue, given.project, given.page_size, access)
-
-
 def _own_arguments(given: argparse.Namespace) -> dict[str, Any]:
     own = {name: value for name, value in vars(given).items() if name not in _COMMON}
     if given.run is jobs.archive and given.progress:
@@ -132,21 +135,16 @@ def _add(subparsers: Any, name: str, text: str, job: Job) -> argparse.ArgumentPa
     added.set_defaults(run=job)
     added.add_argument("--queue", required=True)
     added.add_argument("--endpoint", default="http://127.0.0.1:8888", metavar="URL")
-    added.add_argument("--project", default="default")
-    for flag, option, words in (
-        ("--key-file", "keyFile", "a file with an access key; without, ZAQAR_LITE_KEY"),
-        ("--signed-file", "signedFile", "a permission that `zaqar-lite share` has printed"),
-        ("--cloud", "cloud", "log in to Keystone as clouds.yaml says"),
-        ("--ca-file", "caFile", "the certificates to trust"),
-        ("--retry-timeout", "retryTimeout", "seconds to try while there is no answer; 10"),
-    ):
+    added.add_argument("--project", help="ZAQAR_LITE_PROJECT, else the credential's, or default")
+    for option, (flag, words) in _ACCESS.items():
         added.add_argument(flag, dest=option, help=words)
     added.add_argument("--page-size", type=int, help="at most what the server allows; 200, if so")
     where = added.add_mutually_exclusive_group()
     where.add_argument("--master", help="where Spark runs; by default here, on all cores")
     where.add_argument("--remote", metavar="sc://HOST", help="a server of Spark Connect")
     added.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE")
-    added.add_argument("--progress", action=argparse.BooleanOptionalAction, default=_on_terminal())
+    on_terminal = sys.stderr.isatty()
+    added.add_argument("--progress", action=argparse.BooleanOptionalAction, default=on_terminal)
     added.add_argument("--dry-run", action="store_true", help="change nothing, count only")
     return added
 
@@ -167,19 +165,14 @@ def _show_rows(rows: int) -> None:
 def _session(given: argparse.Namespace) -> SparkSession:
     settings = dict(one.split("=", 1) for one in given.conf)
     if given.remote:  # without Spark's progress bar: the server's tasks are not this process's
-        connected = remote_session(given.remote, **settings)
-        register(connected)
-        return connected
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # then spark-submit says where
-    settings = {"spark.ui.showConsoleProgress": str(given.progress).lower(), **settings}
-    made = session(given.master or (None if submitted else "local[*,3]"), **settings)
-    made.sparkContext.setLogLevel("ERROR")
+        made = remote_session(given.remote, **settings)
+    else:
+        submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # then spark-submit says where
+        settings = {"spark.ui.showConsoleProgress": str(given.progress).lower(), **settings}
+        made = session(given.master or (None if submitted else "local[*,3]"), **settings)
+        made.sparkContext.setLogLevel("ERROR")
     register(made)
     return made
-
-
-def _on_terminal() -> bool:
-    return sys.stderr.isatty()
 
 
 def _is_usage(error: Exception) -> bool:

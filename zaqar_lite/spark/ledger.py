@@ -49,26 +49,41 @@ class Batch(NamedTuple):
 class Directory(ABC):
     """A directory that a query keeps its state in, for itself alone.
 
-    A file is written as a whole: a reader never sees a part of one.
+    A file is written as a whole: a reader never sees a part of one. A file system without locks is
+    assumed: the query that opened the directory last owns it, and before each batch that it writes
+    a query checks that no other has opened it since.
     """
 
-    @abstractmethod
+    def __init__(self, place: str) -> None:
+        self._place = place.rstrip("/")
+        self._owner = uuid.uuid4().hex.encode()
+
     def lock(self, patience: float) -> None:
-        """Make the directory, and take it for this query.
+        """Make the directory, and take it for this query; who had it may be dead.
 
         Raises:
-            OptionError: another query has it, for `patience` seconds.
+            OptionError: another query has it locked, for `patience` seconds.
         """
+        self.make()
+        self.write(_OWNER, self._owner)
 
-    def check(self) -> None:  # noqa: B027 - a lock that is held needs no check
+    def check(self) -> None:
         """Make sure that this query still owns the directory.
 
         Raises:
             OptionError: another query took it.
         """
+        if self.read(_OWNER).to_pybytes() != self._owner:
+            raise OptionError(
+                f"The stateDir {self._place} was taken by another query: one query, one stateDir."
+            )
 
     def unlock(self) -> None:  # noqa: B027 - without locks the next query takes it
         """Release the lock, so that another query can take the directory."""
+
+    @abstractmethod
+    def make(self) -> None:
+        """Make the directory, unless it is there."""
 
     @abstractmethod
     def names(self) -> list[str]:
@@ -193,10 +208,8 @@ def open_directory(place: str) -> Directory:
         OptionError: nothing here reads such a URI.
     """
     parts = urlsplit(place)
-    if not parts.scheme:
-        return LocalDirectory(Path(place))
-    if parts.scheme == "file":
-        return LocalDirectory(Path(unquote(parts.path)))
+    if parts.scheme in {"", "file"}:
+        return LocalDirectory(unquote(parts.path) if parts.scheme else place)
     try:
         if parts.scheme == "hdfs":
             return HdfsDirectory(f"hdfs://{parts.netloc}", parts.path)
@@ -205,93 +218,14 @@ def open_directory(place: str) -> Directory:
         raise OptionError(f"The stateDir {place!r} can't be reached: {error}") from error
 
 
-class LocalDirectory(Directory):
-    """A directory of this machine, locked as long as the query's process lives."""
-
-    def __init__(self, place: Path) -> None:
-        self._place = place
-        self._lock: IO[str] | None = None
-
-    def lock(self, patience: float) -> None:  # noqa: D102
-        self._place.mkdir(parents=True, exist_ok=True)
-        lock = (self._place / _OWNER).open("w")
-        until = time.monotonic() + patience
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                if time.monotonic() < until:
-                    time.sleep(0.05)
-                    continue
-                lock.close()
-                raise OptionError(
-                    f"The stateDir {self._place} is in use: one query, one stateDir."
-                ) from None
-            self._lock = lock
-            return
-
-    def unlock(self) -> None:  # noqa: D102
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
-
-    def names(self) -> list[str]:  # noqa: D102
-        return [path.name for path in self._place.glob("*")]
-
-    def read(self, name: str) -> pa.Buffer:  # noqa: D102
-        with pa.memory_map(str(self._place / name)) as source:
-            return source.read_buffer()
-
-    def write(self, name: str, content: pa.Buffer | bytes) -> None:  # noqa: D102
-        temporary = self._place / f"{name}.new"
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(self._place / name)
-        directory = os.open(self._place, os.O_RDONLY)
-        try:
-            os.fsync(directory)  # the rename itself
-        finally:
-            os.close(directory)
-
-    def remove(self, name: str) -> None:  # noqa: D102
-        (self._place / name).unlink(missing_ok=True)
-
-
-class UnlockedDirectory(Directory):
-    """A directory of a file system without locks: the query that opened it last owns it.
-
-    Before each batch that it writes, a query checks that no other has opened it since.
-    """
-
-    def __init__(self, place: str) -> None:
-        self._place = place.rstrip("/")
-        self._owner = uuid.uuid4().hex.encode()
-
-    def _make(self) -> None:
-        """Make the directory unless it is there."""
-        raise NotImplementedError
-
-    def lock(self, patience: float) -> None:  # noqa: D102 - who came before may be dead
-        self._make()
-        self.write(_OWNER, self._owner)
-
-    def check(self) -> None:  # noqa: D102
-        if self.read(_OWNER).to_pybytes() != self._owner:
-            raise OptionError(
-                f"The stateDir {self._place} was taken by another query: one query, one stateDir."
-            )
-
-
-class ArrowDirectory(UnlockedDirectory):
+class ArrowDirectory(Directory):
     """A directory of one of Arrow's file systems."""
 
     def __init__(self, system: fs.FileSystem, place: str) -> None:
         super().__init__(place)
         self._system = system
 
-    def _make(self) -> None:
+    def make(self) -> None:  # noqa: D102
         self._system.create_dir(self._place, recursive=True)
 
     def names(self) -> list[str]:  # noqa: D102
@@ -313,7 +247,52 @@ class ArrowDirectory(UnlockedDirectory):
             self._system.delete_file(f"{self._place}/{name}")
 
 
-class HdfsDirectory(UnlockedDirectory):
+class LocalDirectory(ArrowDirectory):
+    """A directory of this machine, locked as long as the query's process lives."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__(fs.LocalFileSystem(use_mmap=True), place)
+        self._lock: IO[bytes] | None = None
+
+    def lock(self, patience: float) -> None:  # noqa: D102
+        self.make()
+        lock = Path(self._place, _OWNER).open("wb")  # noqa: SIM115 - it stays open
+        until = time.monotonic() + patience
+        while self._lock is None:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._lock = lock
+            except OSError:
+                if time.monotonic() >= until:
+                    lock.close()
+                    raise OptionError(
+                        f"The stateDir {self._place} is in use: one query, one stateDir."
+                    ) from None
+                time.sleep(0.05)
+
+    def check(self) -> None:
+        """Do nothing: a lock that is held needs no check."""
+
+    def unlock(self) -> None:  # noqa: D102
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def write(self, name: str, content: pa.Buffer | bytes) -> None:  # noqa: D102
+        temporary = Path(self._place, f"{name}.new")
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(Path(self._place, name))
+        directory = os.open(self._place, os.O_RDONLY)
+        try:
+            os.fsync(directory)  # the rename itself
+        finally:
+            os.close(directory)
+
+
+class HdfsDirectory(Directory):
     """A directory in HDFS, through a client that needs neither Java nor Hadoop's C library.
 
     Not through Arrow: its own HDFS can't rename over a file that is there, and what it makes of
@@ -329,7 +308,7 @@ class HdfsDirectory(UnlockedDirectory):
         self._client = hdfs_native.Client(system)
         self._replacing = hdfs_native.WriteOptions(overwrite=True)
 
-    def _make(self) -> None:
+    def make(self) -> None:  # noqa: D102
         self._client.mkdirs(self._place, create_parent=True)
 
     def names(self) -> list[str]:  # noqa: D102

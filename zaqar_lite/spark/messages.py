@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from itertools import repeat
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -33,7 +34,10 @@ COLUMNS = (
 )  # fmt: skip
 _WHOLE = (types.IntegralType, types.NullType)
 _NUMBER = (*_WHOLE, types.FractionalType)
-_NAME = (*_WHOLE, types.StringType, types.BinaryType)
+_NAME = (
+    (*_WHOLE, types.StringType, types.BinaryType),
+    "a string, an integer or UTF-8 in binary",
+)
 _KINDS: dict[str, tuple[tuple[type[types.DataType], ...], str]] = {
     "ttl": (_WHOLE, "an integer, in seconds"),
     "delay": (_NUMBER, "a number, in seconds"),
@@ -42,9 +46,7 @@ _KINDS: dict[str, tuple[tuple[type[types.DataType], ...], str]] = {
         "a timestamp, a date (its midnight in UTC) or a string in ISO 8601",
     ),
     "queue": ((types.StringType, types.NullType), "a string"),
-    "key": (_NAME, "a string, an integer or UTF-8 in binary"),
-    "idempotency_key": (_NAME, "a string, an integer or UTF-8 in binary"),
-    "group": (_NAME, "a string, an integer or UTF-8 in binary"),
+    **dict.fromkeys(("key", "idempotency_key", "group"), _NAME),
 }
 _LEAVES = (
     types.StringType, types.BooleanType, types.NumericType, types.BinaryType, types.DateType,
@@ -53,13 +55,15 @@ _LEAVES = (
 _CONTENT = ("ttl", "delay", "deliver_at", "queue", "key")
 
 
+_PAIR = itemgetter("key", "value")  # of a header as Kafka has it
+
+
 class InvalidRow(ValueError):
     """A row that can't be a message; the text says which and why."""
 
 
 Row = dict[str, Any]
 Refuse = Callable[[Row, str | None, InvalidRow], None]
-Convert = Callable[[Any], Any]
 
 
 class Messages:
@@ -73,13 +77,9 @@ class Messages:
 
     def of(self, batch: pa.RecordBatch, refuse: Refuse) -> Iterator[tuple[str, NewMessage]]:
         """Yield the queue and message of each row; call `refuse` with each invalid row."""
-        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-        convert = json_of(columns["body"].type) or (lambda value: value)
-        values = {name: column.to_pylist() for name, column in columns.items() if name != "headers"}
-        if "headers" in columns:
-            values["headers"] = columns["headers"].to_pylist(maps_as_pydicts="lossy")
-        named = self._options.idempotency_key
-        if named is not None:
+        values = batch.to_pydict(maps_as_pydicts="lossy")
+        names = tuple(values)
+        if (named := self._options.idempotency_key) is not None:
             values["idempotency_key"] = values[named]
         # `body` is always there, so the columns that are not may be endless.
         rows = zip(*(values.get(name, repeat(None)) for name in COLUMNS), strict=False)
@@ -88,7 +88,7 @@ class Messages:
             key: str | None = None
             try:
                 key = self._own_key(row)
-                body = self._encoded(convert(row["body"]))
+                body = self._encoded(row["body"])
                 key = key or self._content_key(body, row)
                 if goal := row["queue"] or self._default:
                     yield goal, self._message(body, row, key)
@@ -97,7 +97,7 @@ class Messages:
             except InvalidRow as error:
                 wrong = error
                 key = key or self._content_key(repr(row["body"]).encode(), row)
-            refuse({name: row.get(name, row["idempotency_key"]) for name in columns}, key, wrong)
+            refuse({name: row.get(name, row["idempotency_key"]) for name in names}, key, wrong)
 
     def _message(self, body: RawBody, row: Row, key: str | None) -> NewMessage:
         delay, deliver_at, group = row["delay"], instant_of(row["deliver_at"]), row["group"]
@@ -125,7 +125,7 @@ class Messages:
                 ) from None
             return RawBody(text)
         try:
-            return RawBody(serialization.dumps(body))
+            return RawBody(serialization.dumps(json_of(body)))
         except (TypeError, ValueError) as error:
             raise InvalidRow(f"its body can't be JSON ({error})") from None
 
@@ -270,70 +270,32 @@ def headers_of(
     Raises:
         InvalidRow: a value is null, or binary and not UTF-8.
     """
-    pairs: Any = ()
-    if isinstance(value, Mapping):
-        pairs = value.items()
-    elif value is not None:
-        pairs = [(one["key"], one["value"]) for one in value]
+    if value is None and key is None:
+        return None
     found = {}
+    pairs: Any = value.items() if isinstance(value, Mapping) else map(_PAIR, value or ())
     for name, content in pairs:
         if name is None or content is None:
             raise InvalidRow(f"its header {name!r} is null")
         found[name] = text_of(content)
-    if key is not None:
-        found["key"] = text_of(key)
-    return found if value is not None or key is not None else None
+    return found if key is None else found | {"key": text_of(key)}
 
 
-def json_of(kind: pa.DataType) -> Convert | None:
-    """Return a function that turns a value of an Arrow type into JSON's; None if it is one."""
-    if pa.types.is_struct(kind):
-        fields = {kind.field(i).name: json_of(kind.field(i).type) for i in range(kind.num_fields)}
-        changed = {name: convert for name, convert in fields.items() if convert is not None}
-        return _nullable(lambda row: _struct(row, changed)) if changed else None
-    if pa.types.is_map(kind):
-        key, item = json_of(kind.key_type) or _key, json_of(kind.item_type) or _same
-        return _nullable(lambda pairs: {key(name): item(value) for name, value in pairs})
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        one = json_of(kind.value_type)
-        return one and _nullable(lambda values: [one(value) for value in values])
-    found = next((convert for holds, convert in _CONVERSIONS if holds(kind)), None)
-    return found and _nullable(found)
+def json_of(value: Any) -> Any:  # noqa: ANN401 - any column type
+    """Return what a body says for a value that JSON lacks, within other values too.
 
-
-def _nullable(convert: Convert) -> Convert:
-    return lambda value: None if value is None else convert(value)
-
-
-def _struct(row: dict[str, Any], changed: Mapping[str, Convert]) -> dict[str, Any]:
-    return row | {name: convert(row[name]) for name, convert in changed.items()}
-
-
-def _same(value: object) -> object:
-    return value
+    The SDK itself writes dates, instants without a time zone and decimals.
+    """
+    if isinstance(value, dict):
+        return {_key(json_of(name)): json_of(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [json_of(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dt.datetime) and value.tzinfo is not None:
+        return value.astimezone(dt.UTC).isoformat().replace("+00:00", "Z")
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else value
 
 
 def _key(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _float(value: float) -> float | str:
-    if math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
-def _instant(value: dt.datetime) -> str:
-    if value.tzinfo is None:
-        return value.isoformat()
-    return value.astimezone(dt.UTC).isoformat().replace("+00:00", "Z")
-
-
-_CONVERSIONS: tuple[tuple[Callable[[pa.DataType], bool], Convert], ...] = (
-    (pa.types.is_floating, _float),
-    (pa.types.is_decimal, str),
-    (pa.types.is_timestamp, _instant),
-    (pa.types.is_date, dt.date.isoformat),
-    (pa.types.is_binary, lambda value: base64.b64encode(value).decode()),
-    (pa.types.is_large_binary, lambda value: base64.b64encode(value).decode()),
-)

@@ -19,10 +19,10 @@ from msgspec import Meta, Struct
 from zaqar_lite.client import (
     Auth,
     Client,
+    KeyAuth,
     KeystoneAuth,
     Resend,
     RetryPolicy,
-    ServerWarning,
     SignedAuth,
     ZaqarError,
 )
@@ -50,7 +50,7 @@ class Options(Struct, frozen=True, kw_only=True, rename="camel"):
     """The options of a query: durations in seconds, sizes in bytes, the rate in messages/s."""
 
     endpoint: str
-    project: str = "default"
+    project: str | None = None
     queues: tuple[str, ...] = ()
     queue_pattern: str | None = None
     client_id: str | None = None
@@ -96,6 +96,11 @@ class Options(Struct, frozen=True, kw_only=True, rename="camel"):
     claim_renewal: NotNegative = 0.0
 
     @property
+    def place(self) -> str:
+        """Return where the queues are, for an error."""
+        return f"the project {self.project!r}" if self.project else "the default project"
+
+    @property
     def renewal_interval(self) -> float:
         """Return the seconds between two renewals of a claim: by default a third of its ttl."""
         return self.claim_renewal or self.claim_ttl / 3
@@ -112,9 +117,9 @@ class Options(Struct, frozen=True, kw_only=True, rename="camel"):
         return self.queues[0]
 
     @property
-    def credentials(self) -> tuple[str, ...]:
-        """Return the options that name a credential; more than one is a contradiction."""
-        return tuple(filter(None, (self.key_file, self.signed_file, self.cloud)))
+    def credentials(self) -> int:
+        """Count the options that name a credential; more than one is a contradiction."""
+        return sum(one is not None for one in (self.key_file, self.signed_file, self.cloud))
 
     def client(self, *, on_retry: Callable[[Resend], object] | None = None) -> Client:
         """Open a client; it belongs to the process that opened it, never to a pickled object.
@@ -126,28 +131,28 @@ class Options(Struct, frozen=True, kw_only=True, rename="camel"):
             OptionError: a file that proves who asks can't be read.
         """
         try:
-            key = None if self.credentials else client_value("KEY")
-            if self.key_file is not None:
-                key = Path(self.key_file).read_text(encoding="utf-8").strip()
             auth: Auth | None = None
             if self.signed_file is not None:
                 auth = SignedAuth.from_file(self.signed_file)
             elif self.cloud is not None:
                 auth = KeystoneAuth.cloud(self.cloud)
+            elif self.key_file is not None:
+                auth = KeyAuth(Path(self.key_file).read_text(encoding="utf-8"))
+            elif key := client_value("KEY"):
+                auth = KeyAuth(key)
             trusted = None if self.ca_file is None else tls_context(self.ca_file)
         except (OSError, ValueError, ImportError, ZaqarError) as error:
             raise OptionError(f"Can't prove who asks, or trust the server: {error}") from error
         open_client = functools.partial(
             Client,
             self.endpoint,
-            project=self.project if auth is None else None,
+            project=None if isinstance(auth, SignedAuth | KeystoneAuth) else self.project,
             client_id=self.client_id,
             timeout=self.timeout,
-            key=key,
             auth=auth,
             ssl_context=trusted,
             release_on_sigterm=False,
-            on_warning=_log_warning,
+            on_warning=lambda warning: _log_once(warning.description or warning.title),
         )
         return open_client(
             page_size=self.page_size or _page_size(self.endpoint, open_client),
@@ -180,7 +185,8 @@ def parse(given: Mapping[str, str]) -> Options:
             "Say where the server is: the option 'endpoint', a URL, or ZAQAR_LITE_URL."
         )
     queues = [values.pop(name, "") for name in ("queues", "queue", "path")]
-    typed: dict[str, object] = {**values, "endpoint": endpoint}
+    project = values.get("project") or client_value("PROJECT")
+    typed: dict[str, object] = {**values, "endpoint": endpoint, "project": project}
     typed["queues"] = _split(next(filter(None, queues), ""))
     typed["columns"] = _split(values.get("columns", ""))
     for name in ("reportPath", "rejectPath"):
@@ -233,7 +239,7 @@ def _check(options: Options) -> None:
             "The option 'queuePattern' stands for 'queue' and 'queues' where queues are browsed; a "
             "claim stream has one queue, which is named."
         )
-    if len(options.credentials) > 1:
+    if options.credentials > 1:
         raise OptionError("Give one of 'keyFile', 'signedFile' and 'cloud'.")
     if options.on_invalid_row == "deadletter" and not options.dead_letter_queue:
         raise OptionError("onInvalidRow=deadletter needs the option 'deadLetterQueue'.")
@@ -264,13 +270,9 @@ def _retries(seconds: float, on_retry: Callable[[Resend], object] | None = None)
 
 
 @functools.cache
-def _log_once(text: str) -> None:
-    _logger.warning("%s", text)
-
-
-def _log_warning(warning: ServerWarning) -> None:
+def _log_once(warning: str) -> None:
     """Log a server's warning once for each process: a task sends thousands of requests."""
-    _log_once(warning.description or warning.title)
+    _logger.warning("%s", warning)
 
 
 def _page_size(endpoint: str, open_client: Callable[..., Client]) -> int:

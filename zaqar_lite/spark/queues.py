@@ -50,7 +50,7 @@ def queues_to_read(
         )
     if not found and options.fail_on_missing_queue and not may_be_none:
         raise OptionError(
-            f"No queue in the project {options.project!r} matches the option 'queuePattern' "
+            f"No queue in {options.place} matches the option 'queuePattern' "
             f"({pattern!r}); say failOnMissingQueue=false to wait for the first."
         )
     return found
@@ -71,6 +71,6 @@ def check_queues(client: Client, options: Options) -> None:
             continue  # a client that may read a queue need not be allowed to list all of them
         if not exists:
             raise OptionError(
-                f"There is no queue {queue!r} in the project {options.project!r}: check the "
-                "option 'queue', or say failOnMissingQueue=false."
+                f"There is no queue {queue!r} in {options.place}: check the option 'queue', or "
+                "say failOnMissingQueue=false."
             )

@@ -5,13 +5,29 @@ import sys
 
 from pyspark.sql import SparkSession
 
-# These are also set on a remote session.
-_SQL = {
+_SQL: dict[str, str | bool] = {
     # Jobs sum up the results of their batches, so Spark must keep all of them.
     "spark.sql.streaming.numRecentProgressUpdates": "100000",
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.python.filterPushdown.enabled": True,
 }
+"""Also for a remote session."""
+_CLASSIC = _SQL | {
+    "spark.ui.enabled": False,
+    "spark.ui.showConsoleProgress": False,
+    "spark.speculation": False,
+}
+_LOCAL = _CLASSIC | {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    # Spark's 200 are for a cluster: here they are 200 tasks with nothing to do.
+    "spark.sql.shuffle.partitions": "8",
+}
+
+
+def settings_for(master: str | None) -> dict[str, str | bool]:
+    """Return the settings of a session; a cluster's executors must reach the driver."""
+    return _LOCAL if (master or "").startswith("local") else _CLASSIC
 
 
 def session(master: str | None = None, **settings: str) -> SparkSession:
@@ -20,22 +36,11 @@ def session(master: str | None = None, **settings: str) -> SparkSession:
     Workers run this interpreter. Filters are pushed down. Speculation is off, since a second copy
     of a task sends its rows a second time. spark-submit's own settings win over the master here.
     """
-    _here()
+    _set_environment(master)
     builder = SparkSession.builder.appName("zaqar-lite")
     if master is not None:
-        builder = builder.master(master).config("spark.driver.bindAddress", "127.0.0.1")
-        builder = builder.config("spark.driver.host", "127.0.0.1")
-        if master.startswith("local"):
-            # Spark's 200 are for a cluster: here they are 200 tasks with nothing to do.
-            builder = builder.config("spark.sql.shuffle.partitions", "8")
-    builder = (
-        builder.config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.speculation", "false")
-    )
-    for name, value in (_SQL | settings).items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
+        builder = builder.master(master)
+    return builder.config(map={**settings_for(master), **settings}).getOrCreate()
 
 
 def remote_session(url: str, **settings: str) -> SparkSession:
@@ -44,14 +49,11 @@ def remote_session(url: str, **settings: str) -> SparkSession:
     The server's processes need this package, and the server decides about speculation, which
     should be off: a second copy of a task sends its rows a second time.
     """
-    if url.startswith("local"):
-        _here()
-    builder = SparkSession.builder.remote(url)
-    for name, value in (_SQL | settings).items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
+    _set_environment(url)
+    return SparkSession.builder.remote(url).config(map={**_SQL, **settings}).getOrCreate()
 
 
-def _here() -> None:
+def _set_environment(where: str | None) -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if (where or "").startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

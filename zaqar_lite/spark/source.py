@@ -11,9 +11,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from zaqar_lite.spark.batch_reader import PushdownReader, ZaqarReader
-from zaqar_lite.spark.browse_stream import BrowseStream
-from zaqar_lite.spark.claim_stream import ClaimStream
+from zaqar_lite.spark.browsing import BrowseStream, PushdownReader, ZaqarReader
+from zaqar_lite.spark.claiming import ClaimStream
 from zaqar_lite.spark.options import OptionError, parse
 from zaqar_lite.spark.queues import named
 from zaqar_lite.spark.rows import schema_with

@@ -8,7 +8,6 @@ The run in a key is the option `runId`, else one of this query, and in a stream 
 which Spark repeats after a restart.
 """
 
-import dataclasses
 import fcntl
 import hashlib
 import json
@@ -18,7 +17,6 @@ import struct
 import tempfile
 import time
 import uuid
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +42,7 @@ MOST_REASON = 1_000
 _INSTANT = struct.Struct("d")  # of the machine's monotonic clock, which all processes share
 _LONGEST = 1.0  # seconds of the rate that are reserved at a time
 T = TypeVar("T")
+COUNTS = ("rows", "stored", "duplicates", "batches", "bytes", "rejected", "retries")
 
 
 @dataclass
@@ -52,7 +51,8 @@ class Written(WriterCommitMessage):
 
     `duplicates` are those that the server had already, from an earlier try or another row.
     `refused` tells of the first rows that were refused: the key (null without keys) and why;
-    `retries` are requests that were sent again.
+    `retries` are requests that were sent again. `first_post` and `last_post` are when its first
+    rows came and its last answer, in seconds since 1970; None where there were no rows.
     """
 
     rows: int = 0
@@ -62,8 +62,8 @@ class Written(WriterCommitMessage):
     bytes: int = 0
     rejected: int = 0
     retries: int = 0
-    seconds: float = 0.0
-    attempt: int = 0
+    first_post: float | None = None
+    last_post: float | None = None
     refused: list[dict[str, str | None]] = field(default_factory=list)
 
 
@@ -178,13 +178,15 @@ class Sender:
             self.rate_limit.end()
         if self.options.report_path is None:
             return
-        totals: Counter[str] = Counter(batch=batch)
-        tasks = [dataclasses.asdict(one) for one in messages if isinstance(one, Written)]
-        refused = [row for one in tasks for row in one.pop("refused")]
-        for task in tasks:
-            totals.update(task)
+        tasks = [one for one in messages if isinstance(one, Written)]
+        totals: dict[str, object] = {
+            name: sum(getattr(one, name) for one in tasks) for name in COUNTS
+        }
+        totals["first_post"] = min(filter(None, (one.first_post for one in tasks)), default=None)
+        totals["last_post"] = max(filter(None, (one.last_post for one in tasks)), default=None)
+        totals["refused"] = [row for one in tasks for row in one.refused]
         with Path(self.options.report_path).open("a") as file:
-            file.write(json.dumps({**totals, "refused": refused}) + "\n")
+            file.write(json.dumps({"batch": batch, **totals}) + "\n")
 
 
 class _Task:
@@ -198,12 +200,11 @@ class _Task:
         self._client = client
         self._partition = context.partitionId() if context else 0
         self._scope = f"{run}/{self._partition}"
-        self._written = Written(attempt=context.attemptNumber() if context else 0)
+        self._written = Written()
 
     def send(self, batches: Iterator[pa.RecordBatch]) -> Written:
-        started, written = time.monotonic(), self._written
-        made = Messages(self._options, self._scope)
-        rows = (made.of(batch, self._refuse) for batch in batches)
+        written = self._written
+        rows = self._converted(batches)
         if self._sender.by_queue:
             for number, few in enumerate(rows):
                 self._post_by_queue(few, f"{self._scope}/{number}")
@@ -212,8 +213,16 @@ class _Task:
             everything = (message for few in rows for _, message in few)
             self._post(self._options.queue, everything, self._scope)
         written.rows = written.stored + written.duplicates + written.rejected
-        written.seconds = time.monotonic() - started
+        written.last_post = written.first_post and time.time()
         return written
+
+    def _converted(
+        self, batches: Iterator[pa.RecordBatch]
+    ) -> Iterator[Iterator[tuple[str, NewMessage]]]:
+        made = Messages(self._options, self._scope)
+        for batch in batches:
+            self._written.first_post = self._written.first_post or time.time()
+            yield made.of(batch, self._refuse)
 
     def _post_by_queue(self, rows: Iterable[tuple[str, NewMessage]], scope: str) -> None:
         by_queue: dict[str, list[NewMessage]] = {}
@@ -294,25 +303,19 @@ class _Writer:
 
 
 class ZaqarWriter(_Writer, DataSourceArrowWriter):
-    """Write a batch query."""
+    """Write a batch query; if it fails, what was sent stays: repeat it with the same runId."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Write down what was done (option `reportPath`); what was sent is stored already."""
         self._sender.report(messages)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Do nothing: what was sent stays, and the same runId makes a repetition harmless."""
-
 
 class ZaqarStreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """Write the micro-batches of a streaming query."""
+    """Write the micro-batches of a stream: one that fails is repeated with the same keys."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Write down what was done (option `reportPath`); what was sent is stored already."""
         self._sender.report(messages, batchId)
-
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Do nothing: Spark repeats the batch with the same number, and so with the same keys."""
 
 
 def _hashed(scope: str) -> str:

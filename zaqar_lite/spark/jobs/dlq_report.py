@@ -8,7 +8,6 @@ are masked unless asked for.
 
 import datetime as dt
 import json
-import shutil
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -19,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr
 
-from zaqar_lite.spark.jobs.report_page import Report, page
+from zaqar_lite.spark.jobs.report_page import page
 from zaqar_lite.spark.jobs.target import Summary, Target
 
 Samples = Literal["none", "keys", "full"]
@@ -73,17 +72,16 @@ def dlq_report(
     place = Path(unquote(urlsplit(output).path) if output.startswith("file:") else output)
     place.mkdir(parents=True, exist_ok=True)
     read = target.read(spark, letters, numPartitions=partitions, columns="attempts")
-    # The queue is read once. This table has the bodies, so it goes when the report is made.
-    started = time.monotonic()
-    _classified(read).write.mode("overwrite").parquet(str(place / "read"))
-    read_by = time.monotonic()
+    found = _classified(read).cache()
     try:
-        found = spark.read.parquet(str(place / "read"))
+        started = time.monotonic()
+        found.count()  # the queue is read here, once
+        read_by = time.monotonic()
         summary = _summarise(spark, found, target, place, samples)
         seconds = {"read_seconds": read_by - started, "report_seconds": time.monotonic() - read_by}
         return summary | {name: round(value, 3) for name, value in seconds.items()}
     finally:
-        shutil.rmtree(place / "read", ignore_errors=True)
+        found.unpersist()
 
 
 def _summarise(
@@ -105,27 +103,16 @@ def _summarise(
     shown = _samples(found, top, samples)
     columns = "signature string, shape string, source string, id string, body string"
     _write_small(spark, shown, columns, place / "samples")
-    report = Report(
-        queue=target.queue,
-        made=dt.datetime.now(dt.UTC),
-        letters=whole["letters"],
-        patterns=whole["patterns"],
-        top=top,
-        samples=shown,
-        times=[(f"{at:%Y-%m-%d %H:%M}" if at else "?", count) for at, count in times.items()],
-        sources=[
-            (row["source"] or "(none)", row["letters"])
-            for row in sources.orderBy(expr("letters desc")).limit(_TOP).collect()
-        ],
-        claims=[(str(number), count) for number, count in claims.items()],
-    )
-    (place / "report.html").write_text(page(report), encoding="utf-8")
-    return {
-        "letters": report.letters,
-        "patterns": report.patterns,
-        "sources": len(report.sources),
-        "page": str(place / "report.html"),
+    ranked = sources.orderBy(expr("letters desc")).limit(_TOP).collect()
+    bars = {
+        "When they came": {f"{at:%Y-%m-%d %H:%M}" if at else "?": n for at, n in times.items()},
+        "Where they came from": {row["source"] or "(none)": row["letters"] for row in ranked},
+        "How often they were claimed": {str(number): n for number, n in claims.items()},
     }
+    file = place / "report.html"
+    file.write_text(page(target.queue, whole.asDict(), bars, top, shown), encoding="utf-8")
+    counts = {"letters": whole["letters"], "patterns": whole["patterns"]}
+    return {**counts, "sources": len(ranked), "page": str(file)}
 
 
 def _write_small(spark: SparkSession, rows: Iterable[Any], columns: str, place: Path) -> None:

@@ -17,12 +17,13 @@ from pyspark.sql.functions import col, concat, expr, lit
 
 from zaqar_lite.client import Client, Held, Refused
 from zaqar_lite.client.endpoints.jobs import NO_SUCH_ROUTE
-from zaqar_lite.client.models import Job
-from zaqar_lite.spark.claims import Renewal, claim_messages, delete_claimed, release_claims
+from zaqar_lite.spark.claiming import Renewal, claim_messages, delete_claimed, release_claims
 from zaqar_lite.spark.jobs.target import Summary, Target
-from zaqar_lite.spark.options import OptionError, Options, parse
+from zaqar_lite.spark.options import OptionError, parse
 from zaqar_lite.spark.rows import COLUMNS, schema_with, to_batch
 
+_CLAIM_TTL = 300
+"""Seconds that the claims of a job that is killed outlive it."""
 _SHOWN = 20
 
 
@@ -38,7 +39,6 @@ class Redrive:
         run_id: two runs with the same id never move a letter twice.
         batch: letters claimed at a time, 10,000 at most.
         ttl: seconds that a message lives in its target.
-        claim_ttl: seconds that a claim outlives a job that is killed.
         server: whether the server's own job does it, where there is no SQL and the server has
             such jobs. It keeps ids and attempts, and needs no `run_id`: it moves each letter once.
     """
@@ -50,7 +50,6 @@ class Redrive:
     run_id: str = "redrive"
     batch: int = 10_000
     ttl: int | None = None
-    claim_ttl: int = 300
     server: bool = True
 
 
@@ -70,71 +69,38 @@ def redrive(
         raise OptionError(f"{target.queue} can't be moved into itself")
     if not 1 <= plan.batch <= 10_000:
         raise OptionError(f"a batch has 1 to 10,000 letters, not {plan.batch}")
-    _chosen(
-        spark.createDataFrame([], schema_with(["group"])), plan
-    )  # a wrong filter fails before it claims
+    # A wrong filter fails before it claims.
+    _chosen(spark.createDataFrame([], schema_with(["group"])), plan)
     if dry_run:
         rows = _chosen(target.read(spark, columns="group"), plan).groupBy("queue").count().collect()
         return {"dry_run": True, "moved": {row["queue"]: row["count"] for row in rows}}
-    if plan.server and plan.where is None and plan.body is None:
-        with target.client() as client:
-            order: dict[str, Any] = {"filter": {}, "to": plan.to, "ttl": plan.ttl}
-            order["max_per_second"] = plan.rate and max(1, int(plan.rate))
-            job = _run_server_job(client, target.queue, order)
-        if job is not None:
-            return _summary_of(job)
-    summary: Summary = {"moved": 0, "left": 0, "rejected": 0, "lost": 0, "retries": 0}
-    summary["refused"] = []
-    options = parse(target.options() | {"claimTtl": str(plan.claim_ttl)})
-    renewal = Renewal(options)
-    unmoved: list[str] = []
-    batch: list[str] = []
     with target.client() as client:
-        try:
-            number = 0
-            while held := claim_messages(client, options, plan.batch):
-                number += 1
-                batch = [one.id for one in held]
-                renewal.add(number, [(claim_id, []) for claim_id in batch])
-                moved = _post(target, plan, held, summary, spark)
-                _delete(client, options, held, moved, summary)
-                # Kept until the end, so that the same letters are not claimed again.
-                batch = [one.id for one in held if any(m.id not in moved for m in one.messages)]
-                unmoved += batch
-                renewal.add(number, [(claim_id, []) for claim_id in batch])
-                batch = []
-        finally:
-            renewal.stop()
-            release_claims(client, target.queue, unmoved + batch)
-    return summary
+        if plan.server and plan.where is None and plan.body is None:
+            done = _by_server(client, target.queue, plan)
+            if done is not None:
+                return done
+        return _by_spark(spark, client, target, plan)
 
 
-def _run_server_job(client: Client, queue: str, order: dict[str, Any]) -> Job | None:
-    """Redrive by a job and wait for its end; None if the server has no such jobs.
+def _by_server(client: Client, queue: str, plan: Redrive) -> Summary | None:
+    """Redrive by a job of the server and wait for its end; None if the server has no such jobs.
 
     If the wait is interrupted, the job is cancelled: moved messages stay moved, others stay.
 
     Raises:
         Conflict: a redrive of this queue is under way.
+        RuntimeError: the job failed.
     """
+    rate = plan.rate and max(1, int(plan.rate))
     try:
-        job = client.start_redrive(queue, **order)
+        job = client.start_redrive(queue, filter={}, to=plan.to, ttl=plan.ttl, max_per_second=rate)
     except Refused as error:
         if error.status in NO_SUCH_ROUTE:
             return None
         raise
-    return client.wait_for_job(job)
-
-
-def _summary_of(job: Job) -> Summary:
-    """Convert the result of a server's job into a summary.
-
-    Raises:
-        RuntimeError: it failed.
-    """
+    job = client.wait_for_job(job)
     if job.state == "failed":
-        message = f"the server's job {job.id} failed: {job.error}"
-        raise RuntimeError(message)
+        raise RuntimeError(f"the server's job {job.id} failed: {job.error}")
     refused = sum(job.refused.values())
     return {
         "moved": job.done,
@@ -142,9 +108,36 @@ def _summary_of(job: Job) -> Summary:
         "rejected": refused,
         "lost": 0,
         "retries": 0,
-        "refused": [{"reason": reason, "letters": count} for reason, count in job.refused.items()],
         "job": job.id,
+        "refused": [{"reason": reason, "letters": count} for reason, count in job.refused.items()],
     }
+
+
+def _by_spark(spark: SparkSession, client: Client, target: Target, plan: Redrive) -> Summary:
+    """Claim batches, and post and delete what the plan chooses of each."""
+    summary: Summary = {"moved": 0, "left": 0, "rejected": 0, "lost": 0, "retries": 0}
+    summary["refused"] = []
+    options = parse(target.options() | {"claimTtl": str(_CLAIM_TTL)})
+    renewal = Renewal(options)
+    # Letters that stay are held until the end, so that they are not claimed again.
+    claimed: list[str] = []
+    try:
+        while held := claim_messages(client, options, plan.batch):
+            claimed += [one.id for one in held]
+            renewal.add(0, claimed)
+            moved = _post(target, plan, held, summary, spark)
+            mine = [(one.id, [m.id for m in one.messages if m.id in moved]) for one in held]
+            # If a claim lapsed, its letters may be in both queues.
+            lost = delete_claimed(client, options, mine).lost
+            summary["moved"] += len(moved) - lost
+            summary["lost"] += lost
+            over = {one.id for one in held if all(m.id in moved for m in one.messages)}
+            claimed = [claim_id for claim_id in claimed if claim_id not in over]
+            renewal.add(0, claimed)
+    finally:
+        renewal.stop()
+        release_claims(client, target.queue, claimed)
+    return summary
 
 
 def _post(
@@ -167,24 +160,14 @@ def _post(
         )
     finally:
         chosen.unpersist()
+    prefix = f"{plan.run_id}-"
     refused = [
-        {"id": one["key"].removeprefix(f"{plan.run_id}-"), "reason": one["reason"]}
-        for one in done["refused"]
+        {"id": one["key"].removeprefix(prefix), "reason": one["reason"]} for one in done["refused"]
     ]
     summary["retries"] += done["retries"]
     summary["rejected"] += len(refused)
     summary["refused"] += refused[: _SHOWN - len(summary["refused"])]
     return ids - {one["id"] for one in refused}
-
-
-def _delete(
-    client: Client, options: Options, held: Sequence[Held], moved: set[str], summary: Summary
-) -> None:
-    """Delete the letters that were moved; those whose claim lapsed may be in both queues."""
-    mine = [(one.id, [m.id for m in one.messages if m.id in moved]) for one in held]
-    deleted = delete_claimed(client, options, mine)
-    summary["moved"] += len(moved) - deleted.lost
-    summary["lost"] += deleted.lost
 
 
 def _chosen(letters: DataFrame, plan: Redrive) -> DataFrame:

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from zaqar_lite.client import Client
 from zaqar_lite.spark.options import parse
+from zaqar_lite.spark.writer import COUNTS
 
 Summary = dict[str, Any]
 
@@ -26,20 +27,15 @@ class Target:
 
     endpoint: str
     queue: str
-    project: str = "default"
+    project: str | None = None
     page_size: int | None = None
     access: Mapping[str, str] = field(default_factory=dict)
 
     def options(self) -> dict[str, str]:
         """The same as options of the data source."""
-        size = {} if self.page_size is None else {"pageSize": str(self.page_size)}
-        return {
-            "endpoint": self.endpoint,
-            "project": self.project,
-            "queue": self.queue,
-            **size,
-            **self.access,
-        }
+        given = {"endpoint": self.endpoint, "queue": self.queue, "project": self.project}
+        given["pageSize"] = None if self.page_size is None else str(self.page_size)
+        return {name: value for name, value in given.items() if value} | dict(self.access)
 
     def client(self) -> Client:
         """Open a client."""
@@ -64,6 +60,4 @@ class Target:
             writer.options(**given).option("reportPath", str(report)).save()
             (line,) = report.read_text().splitlines()
         done = json.loads(line)
-        names = ("rows", "stored", "duplicates", "rejected", "batches", "bytes", "retries")
-        summary = {name: done.get(name, 0) for name in names}
-        return {**summary, "refused": done["refused"][:told]}
+        return {name: done[name] for name in COUNTS} | {"refused": done["refused"][:told]}

@@ -9,8 +9,11 @@ then are deleted all the same; the others are left to their holders.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import pyarrow as pa
@@ -23,7 +26,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from zaqar_lite.spark.claims import Renewal, claim_messages, delete_claimed, renew_claim
+from zaqar_lite.client import ClaimLost, Client, Held, MessageClaimed, ZaqarError
 from zaqar_lite.spark.lag import BatchTrigger, lag_of
 from zaqar_lite.spark.ledger import Claims, Ledger
 from zaqar_lite.spark.options import OptionError, Options
@@ -31,8 +34,161 @@ from zaqar_lite.spark.queues import check_queues
 from zaqar_lite.spark.rows import COLUMNS, arrow_schema, columns_of, to_batch
 
 logger = logging.getLogger(__name__)
+_ROUND = 64
+"""Claims that are made before it is seen how many messages they hold."""
 _WAIT = 1.0
 """Seconds that planning a batch waits for a first message; stopping a query takes as long."""
+
+
+@dataclass
+class Deleted:
+    """The result of deleting claims.
+
+    Attributes:
+        lapsed: claims that had ended before.
+        lost: messages that another consumer holds by now; they were left alone.
+    """
+
+    lapsed: int = 0
+    lost: int = 0
+
+
+def claim_messages(client: Client, options: Options, most: int, *, wait: float = 0) -> list[Held]:
+    """Claim up to `most` messages, as many as there are; in the order of their first messages.
+
+    Where there are none, wait up to `wait` seconds for the first; one request does that, and the
+    others begin when it has some. Claims that were made before an error are given back.
+    """
+    ended = threading.Event()
+    claims: list[Held] = []
+    ttl, grace = options.claim_ttl, options.claim_grace
+    claim = partial(
+        client.create_claim, options.queue, ttl=ttl, grace=grace, details=True, raw=True
+    )
+
+    def one(limit: int, wait: float = 0) -> int:
+        if ended.is_set():
+            return 0
+        held = claim(limit=limit, wait=wait)
+        if held is None:
+            ended.set()
+            return 0
+        claims.append(held)
+        return len(held.messages)
+
+    try:
+        left = most
+        if wait and most > 0:
+            left -= one(min(client.page_size, most), wait)
+        with ThreadPoolExecutor(options.concurrency, "zaqar-claim") as threads:
+            while left > 0 and not ended.is_set():
+                firsts = range(0, left, client.page_size)[:_ROUND]
+                limits = [min(client.page_size, left - first) for first in firsts]
+                left -= sum(threads.map(one, limits))
+    except BaseException:
+        release_claims(client, options.queue, [held.id for held in claims])
+        raise
+    return sorted(claims, key=lambda held: held.messages[0].id)
+
+
+def release_claims(client: Client, queue: str, claim_ids: Sequence[str]) -> None:
+    """Release claims; one that can't be released is logged, and lapses by itself."""
+    for claim_id in claim_ids:
+        try:
+            client.release_claim(queue, claim_id)
+        except ZaqarError as error:
+            logger.warning("a claim on %r was not given back, and will lapse: %s", queue, error)
+
+
+def delete_claimed(
+    client: Client, options: Options, claims: Sequence[tuple[str, Sequence[str]]]
+) -> Deleted:
+    """Delete messages that were processed, by the claims (id, message ids) that hold them.
+
+    If a claim has lapsed, those of its messages are deleted that nobody holds now; one that another
+    consumer holds is left to that consumer.
+    """
+
+    def one(given: tuple[str, Sequence[str]]) -> Deleted:
+        claim_id, ids = given
+        try:
+            client.delete_messages(options.queue, ids, claim_ids=[claim_id])
+        except ClaimLost:
+            return Deleted(1, sum(not _delete_one(client, options, claim_id, one) for one in ids))
+        return Deleted()
+
+    with ThreadPoolExecutor(options.concurrency, "zaqar-delete") as threads:
+        done = list(threads.map(one, [given for given in claims if given[1]]))
+    return Deleted(sum(one.lapsed for one in done), sum(one.lost for one in done))
+
+
+def _delete_one(client: Client, options: Options, claim_id: str, message_id: str) -> bool:
+    """Delete a processed message with its claim, or if nobody holds it; say if it is deleted."""
+    try:
+        client.delete_message(options.queue, message_id, claim_id=claim_id)
+    except ClaimLost:
+        try:
+            client.cancel(options.queue, message_id)
+        except MessageClaimed:
+            return False
+    return True
+
+
+class Renewal:
+    """Keep claims alive from `add` to `remove`: renew them every `claimRenewal` seconds.
+
+    Pickled without its thread: an object without a batch has none.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._claims: dict[int, tuple[str, ...]] = {}
+        self._ended: threading.Event | None = None
+
+    def add(self, number: int, claim_ids: Iterable[str]) -> None:
+        """Renew a batch's claims from now on, in place of those that it had."""
+        self._claims[number] = tuple(claim_ids)
+        if self._ended is None:
+            self._ended = threading.Event()
+            given = (self._ended,)
+            threading.Thread(target=self._run, args=given, daemon=True).start()
+
+    def remove(self, number: int) -> None:
+        """Stop renewing a batch's claims."""
+        self._claims.pop(number, None)
+        if not self._claims:
+            self.stop()
+
+    def stop(self) -> None:
+        """Stop the thread."""
+        self._claims.clear()
+        if self._ended is not None:
+            self._ended.set()
+            self._ended = None
+
+    def _run(self, ended: threading.Event) -> None:
+        with self._options.client() as client:
+            over: set[str] = set()
+            while not ended.wait(self._options.renewal_interval):
+                held = [one for claims in list(self._claims.values()) for one in claims]
+                over.intersection_update(held)
+                for claim_id in held:
+                    # A claim that ended, with its last message or by time, never comes back.
+                    if claim_id not in over and not renew_claim(client, self._options, claim_id):
+                        over.add(claim_id)
+
+
+def renew_claim(client: Client, options: Options, claim_id: str) -> bool:
+    """Renew one claim; return whether it is held. Errors are logged, and the next round retries."""
+    try:
+        client.renew_claim(
+            options.queue, claim_id, ttl=options.claim_ttl, grace=options.claim_grace
+        )
+    except ClaimLost:
+        return False
+    except ZaqarError as error:
+        logger.warning("a claim was not renewed: %s", error)
+    return True
 
 
 @dataclass
@@ -42,10 +198,6 @@ class LedgerPart(InputPartition):
     number: int
     first: int
     count: int
-
-    def __post_init__(self) -> None:
-        """Give Spark the value that it shows for a partition."""
-        super().__init__((self.number, self.first, self.count))
 
 
 class ClaimStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -105,7 +257,7 @@ class ClaimStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._left -= rows.num_rows
         claims = [(one.id, [message.id for message in one.messages]) for one in held]
         self._ledger.write(first + 1, claims, rows)
-        self._renewal.add(first + 1, claims)
+        self._renewal.add(first + 1, dict(claims))
         return self._offset(first + 1)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
@@ -119,7 +271,7 @@ class ClaimStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for number in range(self._number(start) + 1, self._number(end) + 1):
             batch = self._ledger.batch(number)
             if batch is not None:
-                self._renewal.add(number, batch.claims)
+                self._renewal.add(number, dict(batch.claims))
                 size = -(-batch.rows // self._options.num_partitions)
                 parts += [LedgerPart(number, first, size) for first in range(0, batch.rows, size)]
         return parts
@@ -170,7 +322,7 @@ class ClaimStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             rows = rows.filter(pc.is_in(rows["id"], value_set=held))
             if rows.num_rows:
                 self._ledger.write(number, claims, rows)
-                self._renewal.add(number, claims)
+                self._renewal.add(number, dict(claims))
                 last = number
             else:
                 self._ledger.remove(number)
