@@ -44,6 +44,15 @@ def test_what_a_file_held_goes_through_slatedb(uri: str, tmp_path: Path, capsys:
     assert sorted(second.read_text("utf-8").splitlines()) == sorted(claimed.splitlines())
 
 
+def test_an_import_waits_longer_than_a_server(
+    uri: str, sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it is one batch, of which a time-out would not say whether it was stored."""
+    assert store("export", sample, str(tmp_path / "file")) == 0
+    monkeypatch.setattr("zaqar_lite.storage.opendata.slatedb.SlateDbEngine.patience", 0.0)
+    assert store("import", uri, str(tmp_path / "file")) == 0
+
+
 def test_a_record_that_cannot_be_read_is_named(uri: str, tmp_path: Path, capsys: Capture) -> None:
     on(tmp_path / "data", fill)
     assert store("export", tmp_path / "data", str(tmp_path / "file")) == 0

@@ -22,6 +22,9 @@ from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.directory import sync_directory
 from zaqar_lite.storage.sql.place import OLD_FILE_NAME, InFile, connect
 
+_PATIENCE = 3_600.0
+"""Seconds that an import waits for SlateDB, which gets all of it in one batch."""
+
 
 def place_of(store: str) -> InFile:
     """The directory that a command's word names: its path, or a URI of the embedded store.
@@ -63,7 +66,9 @@ def is_slatedb(store: str) -> bool:
 def database_of(store: str) -> Database:
     """The tables to import into, not yet open: of SlateDB, or of a file."""
     if is_slatedb(store):
-        return OpenDataDatabase(create_engine(store), Clock(), StoreOptions())
+        engine = create_engine(store)
+        engine.patience = _PATIENCE
+        return OpenDataDatabase(engine, Clock(), StoreOptions())
     return Database(place_of(store), Clock(), StoreOptions())
 
 
