@@ -15,6 +15,7 @@ from typing import Self
 DROP = "drop"  # close the connection before doing anything
 LOSE = "lose"  # do what was asked, then close the connection instead of answering
 GARBAGE = "garbage"  # answer 200 with a proxy's page
+PAGE = b"<html>Welcome to the hotel's <b>wireless network</b></html>"
 SLOW = "slow"  # do what was asked, but answer only after a second
 Fault = str | int | tuple[int, dict[str, str]]
 
@@ -41,7 +42,7 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(status, json.dumps(document).encode(), headers)
             return
         if fault == GARBAGE:
-            self.answer(200, b"<html>Welcome to the hotel's wireless network</html>", {})
+            self.answer(200, PAGE, {})
             return
         answer = self.store(body)
         if fault == LOSE:

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from tests.client.conftest import BOTH
-from tests.client.faulty_server import DROP, GARBAGE, LOSE, SLOW, Fault, FaultyServer
+from tests.client.faulty_server import DROP, GARBAGE, LOSE, PAGE, SLOW, Fault, FaultyServer
 from tests.services.process import free_port
 from zaqar_lite.client import (
     AsyncClient,
@@ -24,6 +24,7 @@ from zaqar_lite.client import (
     ZaqarError,
     worker,
 )
+from zaqar_lite.client.calls import Response, from_response
 
 pytestmark = pytest.mark.anyio
 QUICK = RetryPolicy(attempts=4, base=0.01)
@@ -178,6 +179,8 @@ async def test_what_is_not_zaqar_is_told_apart(faulty: FaultyServer, kind: str) 
         faulty.script.append(GARBAGE)
         with pytest.raises(BadAnswer, match="proxy"):
             await request
+    error = from_response(Response(502, {}, PAGE))
+    assert str(error) == "HTTP 502: Welcome to the hotel's wireless network (502)"
     await client.close()
 
 

@@ -72,6 +72,8 @@ def test_a_csv_row_with_a_bad_number_is_set_aside_under_its_own_number(
     assert "some day" in lines[1]["reason"]
     assert [m.body for m in client.list_messages(queue)] == ["a", "c", "e"]
     assert run(*words, stdin=rows) == (2, [])
+    assert run(*words, stdin=b"body\n\xff\n") == (2, [])
+    assert "- is not CSV in UTF-8" in run.said
 
 
 def test_csv_has_a_body_column_and_understands_others(

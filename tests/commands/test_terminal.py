@@ -83,6 +83,7 @@ def test_nothing_is_a_line_that_says_what_there_is_instead(
     ):
         assert absent in shown(*words.split(), missing)
         assert "here is no" not in shown(*words.split(), queue)
+    assert "until" in shown("queue", "ranges", queue, "2")
     found = shown("queue", "list", "--name", "zzz")
     assert "The project has no queues with 'zzz' in their name." in found
 

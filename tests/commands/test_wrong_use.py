@@ -136,6 +136,18 @@ def test_what_is_not_there_is_named(wrong: Wrong, queue: str) -> None:
     assert "it needs the setting encryption_key_file" in wrong("data-key", "list", code=3)
 
 
+def test_a_file_that_holds_no_permission_is_refused(wrong: Wrong) -> None:
+    said = wrong("queue", "list", "--signed", str(Path(__file__).with_name("__init__.py")))
+    assert "prints, a JSON object of project, paths, methods, expires, signature" in said
+
+
+def test_a_key_that_the_server_does_not_read_is_said(
+    wrong: Wrong, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ZAQAR_LITE_PROJECT")
+    assert "this server takes no keys" in wrong("queue", "list", "--access-key", "zq_1_2", code=1)
+
+
 def test_a_file_that_is_no_yaml_is_refused_at_its_line(wrong: Wrong, tmp_path: Path) -> None:
     file = tmp_path / "queues.yaml"
     file.write_text("queues: [\n", encoding="utf-8")

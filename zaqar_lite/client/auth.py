@@ -97,7 +97,8 @@ class SignedAuth(NoAuth):
         try:
             return cls(SignedURL(**json.loads(Path(path).read_text(encoding="utf-8"))))
         except (ValueError, TypeError) as error:
-            message = f"{path} is not what `zaqar-lite share` prints: {error}"
+            fields = ", ".join(SignedURL.__dataclass_fields__)
+            message = f"{path} is not what `zaqar-lite share` prints, a JSON object of {fields}"
             raise ValueError(message) from error
 
 

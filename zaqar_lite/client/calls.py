@@ -8,6 +8,7 @@ import datetime as dt
 import email.utils
 import json
 import random
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -34,6 +35,8 @@ from zaqar_lite.client.steps import LOGIN, Async, Sleep, Step, Steps, Sync
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
 WARNING_HEADER = "zaqar-lite-warning"
+NO_PROJECT = "Project-Id Missing"
+"""The title of the answer where no token and no key has said which project is meant."""
 NO_PATH = "404 Not Found"
 """The title of the answer to a path that the server does not have."""
 
@@ -268,9 +271,13 @@ def _over(request: Request) -> bool:
 def _refusal(call: Call[T], request: Request, response: Response) -> ZaqarError:
     """Return the error that an answer stands for.
 
-    A missing path looks like a missing queue, and a bad signature like a missing path.
+    A missing path looks like a missing queue, a bad signature like a missing path, and a key
+    that nobody reads like a missing project.
     """
     failure = from_response(response, call.meanings)
+    if failure.title == NO_PROJECT and "Authorization" in request.headers:
+        said = "this server takes no keys: leave the key out, and name the project"
+        return BadRequest(NO_PROJECT, said, status=failure.status, request_id=failure.request_id)
     if not isinstance(failure, NotFound) or failure.description is not None:
         return failure
     path = request.path.partition("?")[0]
@@ -314,7 +321,8 @@ def _explanation(response: Response) -> tuple[str, str | None, Mapping[str, Any]
             document["description"] = document.get("message")
         title, description = document["title"], document.get("description")
     except (ValueError, KeyError, TypeError, AttributeError):
-        # Not the server's words: a proxy's page, or nothing at all. Quote its beginning.
-        text = " ".join(response.body[:200].decode("utf-8", "replace").split())
+        # Not the server's words: a proxy's page, or nothing at all. Quote what it shows first.
+        text = re.sub(r"<[^>]*>?", " ", response.body[:500].decode("utf-8", "replace"))
+        text = " ".join(text.split())[:200]
         return f"HTTP {response.status}", text or None, {}
     return str(title), None if description is None else str(description), document

@@ -197,8 +197,8 @@ def _csv(arguments: argparse.Namespace, source: BinaryIO) -> Items:
     """
     text = io.TextIOWrapper(source, encoding="utf-8-sig", newline="")
     rows = csv.DictReader(text)
-    column, names = arguments.body_column, rows.fieldnames or ()
     try:
+        column, names = arguments.body_column, rows.fieldnames or ()
         if column not in names:
             message = f"the file has no column {column!r}; it has {', '.join(names) or 'none'}"
             raise ValueError(message)
@@ -213,6 +213,8 @@ def _csv(arguments: argparse.Namespace, source: BinaryIO) -> Items:
                 headers=arguments.headers,
                 group=arguments.group,
             )
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{arguments.file} is not CSV in UTF-8: {error}") from error
     finally:
         text.detach()  # whoever opened the file closes it
 

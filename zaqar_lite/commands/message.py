@@ -68,7 +68,7 @@ def add_commands(subparsers: Leaves) -> None:
     _choice(parser)
     when = parser.add_mutually_exclusive_group(required=True)
     when.add_argument("--to", type=instant, metavar="TIME", help="when (ISO 8601)")
-    duration(when, "--by", "how much later, such as 5m; --by=-5m for earlier", read=signed_seconds)
+    duration(when, "--by", "how much later, such as 5m, or -5m for earlier", read=signed_seconds)
     _if_due(parser)
     parser = verbs.leaf("cancel", cancel, "take back messages that nobody holds", "queue")
     _choice(parser)

@@ -1,6 +1,7 @@
 """`zaqar-lite queue`, `share` and `unshare`: make, change, count, empty and share queues."""
 
 import argparse
+import dataclasses
 import datetime as dt
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -84,7 +85,7 @@ def add_commands(subparsers: Leaves) -> None:
     verbs.leaf("stats", stats, "count messages").add_argument("queue", nargs="+")
     parser = verbs.list(
         "ranges",
-        lambda client, given: client.ranges(given.queue, given.count),
+        lambda client, given: map(dataclasses.asdict, client.ranges(given.queue, given.count)),
         "split a queue into parts to read in parallel",
         "queue",
         columns=("marker", "until"),

@@ -21,7 +21,8 @@ def table(rows: Sequence[Mapping[str, object]], columns: Sequence[str], console:
 
     The console becomes as wide as the ids need: the terminal then wraps the lines, whole.
     """
-    columns = [one for one in columns if any(row.get(one) is not None for row in rows)]
+    said = [one for one in columns if any(row.get(one) is not None for row in rows)]
+    columns = said or columns
     # Text, not str: a body may hold what rich would read as its own markup.
     cells = [[Text(printed(column, row.get(column))) for column in columns] for row in rows]
     found, needed = Table(header_style="bold"), 1
