@@ -307,7 +307,7 @@ REFUSED = (
                 ({"subscriber": subscriber}, words)
                 for subscriber, words in (
                     ("", "length >= 1 - at `$.subscriber`"),
-                    (3, "Expected `str`"),
+                    (3, "must be a text"),
                     ("fake", "must be supported in the list"),
                     ("email://fake", "must be supported in the list"),
                     ("queue:a", "must be supported in the list"),
