@@ -1,7 +1,9 @@
-"""Subscriptions over a store that fails at one of the writes of an operation."""
+"""Subscriptions over a store that fails in an operation, or lets another request in there."""
 
+import inspect
+from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -19,22 +21,24 @@ QUEUE = QueueRef("p", "orders")
 ORDERED_DRAFT = SubscriptionDraft("http://receiver.example/", options={"ordered": True})
 
 
-def over_a_failing_store() -> tuple[Subscriptions, Failing]:
-    one = Composed()
-    store = Failing(one.management)
-    management = cast(ManagementStore, store)
-    one = Composed(one.clock, (one.store, management))
-    made = Subscriptions(
-        management,
+def subscriptions_over(one: Composed) -> Subscriptions:
+    return Subscriptions(
+        one.management,
         one.queues,
         one.policies,
-        SubscriberCache(management),
+        SubscriberCache(one.management),
         confirmations=None,
         limits=one.limits,
         clock=one.clock,
         refused={},
     )
-    return made, store
+
+
+def over_a_failing_store() -> tuple[Subscriptions, Failing]:
+    one = Composed()
+    store = Failing(one.management)
+    one = Composed(one.clock, (one.store, cast(ManagementStore, store)))
+    return subscriptions_over(one), store
 
 
 @pytest.mark.parametrize("fails_at", [1, 2, 3])
@@ -71,3 +75,89 @@ async def test_a_change_that_failed_is_made_by_the_next(ordered: bool, fails_at:
     record = await subscriptions.management.get_queue(QUEUE)
     assert record is not None
     assert record.metadata.get(ORDERED, []) == [made.id] * ordered
+
+
+class Interrupted:
+    """A store before whose call number `at` something else is done."""
+
+    def __init__(self, store: ManagementStore) -> None:
+        self._store = store
+        self.at = self.calls = 0
+        self.meanwhile: Callable[[], Awaitable[object]]
+
+    def __getattr__(self, name: str) -> Any:
+        act = getattr(self._store, name)
+        if not inspect.iscoroutinefunction(act):
+            return act
+
+        async def call(*args: Any, **more: Any) -> Any:
+            self.calls += 1
+            if self.calls == self.at:
+                await self.meanwhile()
+            return await act(*args, **more)
+
+        return call
+
+
+A, B = "http://a.example/", "http://b.example/"
+Operation = Callable[[Subscriptions, str], Awaitable[object]]
+
+
+def rename(subscriptions: Subscriptions, made: str) -> Awaitable[object]:
+    return subscriptions.update(QUEUE, made, SubscriptionDraft(B))
+
+
+def rename_other(subscriptions: Subscriptions, made: str) -> Awaitable[object]:
+    """Give the subscriber to the subscription that was made second."""
+
+    async def act() -> None:
+        second = (await subscriptions.page(QUEUE, marker=made, limit=1))[0].id
+        await subscriptions.update(QUEUE, second, SubscriptionDraft(B))
+
+    return act()
+
+
+def create(subscriptions: Subscriptions, _: str) -> Awaitable[object]:
+    return subscriptions.create(QUEUE, SubscriptionDraft(B))
+
+
+def order(subscriptions: Subscriptions, made: str) -> Awaitable[object]:
+    return subscriptions.update(QUEUE, made, SubscriptionDraft(options={"ordered": True}))
+
+
+def unorder(subscriptions: Subscriptions, made: str) -> Awaitable[object]:
+    return subscriptions.update(QUEUE, made, SubscriptionDraft(options={"ordered": False}))
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner"),
+    [
+        (rename, create),
+        (create, rename),
+        (rename, rename_other),
+        (order, unorder),
+        (unorder, order),
+    ],
+)
+@pytest.mark.parametrize("at", range(1, 10))
+async def test_of_two_changes_at_once_one_wins(outer: Operation, inner: Operation, at: int) -> None:
+    """Between any two calls of the store another request may do all of its own."""
+    one = Composed()
+    other = subscriptions_over(one)
+    store = Interrupted(one.management)
+    first = subscriptions_over(Composed(one.clock, (one.store, cast(ManagementStore, store))))
+    made = (await other.create(QUEUE, SubscriptionDraft(A))).id
+    await other.create(QUEUE, SubscriptionDraft("http://c.example/"))
+
+    async def meanwhile() -> None:
+        with suppress(Conflict, Unavailable):  # while it waits, nothing can be done under its name
+            await inner(other, made)
+
+    store.calls, store.at, store.meanwhile = 0, at, meanwhile
+    with suppress(Conflict):
+        await outer(first, made)
+    found = await other.page(QUEUE, marker=None, limit=10)
+    assert len({each.subscriber for each in found}) == len(found)
+    record = await one.management.get_queue(QUEUE)
+    assert record is not None
+    assert record.metadata.get(ORDERED, []) == [each.id for each in found if each.is_ordered]

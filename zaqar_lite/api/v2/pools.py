@@ -124,11 +124,11 @@ class PoolActions:
 
     async def page(self, request: Request, marker: str | None, limit: int) -> Sequence[Pool]:
         """Read some pools."""
-        return await self._registry.list_pools(marker, limit)
+        return await self._registry.kind.page("", marker, limit)
 
     async def find(self, request: Request) -> Pool:
         """Read a pool."""
-        return await self._registry.pool(request.path_values[0])
+        return await self._registry.kind.get("", request.path_values[0])
 
     async def remove(self, request: Request) -> None:
         """Delete a pool that holds no queue."""

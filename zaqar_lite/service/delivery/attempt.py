@@ -121,19 +121,11 @@ class Endpoint:
                 place.set_result(False)
 
 
-class Endpoints:
-    """The endpoints that were called lately; one that is forgotten begins anew."""
-
-    def __init__(self) -> None:
-        self._known: Cache[tuple[str, str], Endpoint] = Cache(_MAX_CACHED)
-
-    def of(self, project: str, subscriber: str) -> Endpoint:
-        """The endpoint of a subscriber: a queue is one by itself, and so is each host."""
-        parts = urlsplit(subscriber)
-        address = parts.netloc.lower() or queue_in(subscriber) or ""
-        key = project, f"{parts.scheme}://{address}"
-        found = self._known[key] = self._known.get(key) or Endpoint()
-        return found
+def endpoint_of(project: str, subscriber: str) -> tuple[str, str]:
+    """Name the endpoint of a subscriber: a queue is one by itself, and so is each host."""
+    parts = urlsplit(subscriber)
+    address = parts.netloc.lower() or queue_in(subscriber) or ""
+    return project, f"{parts.scheme}://{address}"
 
 
 def _has_come(place: asyncio.Future[bool]) -> bool:
@@ -231,7 +223,7 @@ class DeliverySender:
     encryption_keys: "EncryptionKeys | None" = None
 
     def __post_init__(self) -> None:
-        self._endpoints = Endpoints()
+        self._endpoints: Cache[tuple[str, str], Endpoint] = Cache(_MAX_CACHED)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -254,7 +246,8 @@ class DeliverySender:
         is_fresh: bool,
     ) -> Result:
         """Try once. The first try of a delivery is deferred while its endpoint is failing."""
-        endpoint = self._endpoints.of(subscription.queue.project, subscription.subscriber)
+        key = endpoint_of(subscription.queue.project, subscription.subscriber)
+        endpoint = self._endpoints[key] = self._endpoints.get(key) or Endpoint()
         if is_fresh and endpoint.failures:
             return Result(DeliveryOutcome.DEFERRED, endpoint.closed_for())
         if not await endpoint.enter(_PATIENCE):

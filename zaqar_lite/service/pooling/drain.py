@@ -115,7 +115,7 @@ class Drains:
             NotFound: there is no such pool.
             Conflict: its weight is not 0, so that new queues would come.
         """
-        if (await self._registry.pool(pool)).weight:
+        if (await self._registry.kind.get("", pool)).weight:
             raise Conflict(
                 f"The pool {pool} still gets new queues: set its weight to 0 first, and drain it "
                 "then."

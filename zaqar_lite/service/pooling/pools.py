@@ -110,7 +110,7 @@ class PoolRegistry:
     def __init__(self, management: ManagementStore, check: Check) -> None:
         self._check = check
         most = Most(MAX_POOLS, Invalid, "pools")
-        self._pools = Kind(management, POOL, "Pool", Pool, most)
+        self.kind = Kind(management, POOL, "Pool", Pool, most)
         most = Most(MAX_FLAVORS, Invalid, "flavors in a project")
         self._flavors = Kind(management, FLAVOR, "Flavor", Flavor, most)
         self._known: dict[str, Pool] = {}
@@ -118,7 +118,7 @@ class PoolRegistry:
 
     def keep_in(self, management: ManagementStore) -> None:
         """Read and write pools there: in a store that seals them, where the server has keys."""
-        self._pools.management = self._flavors.management = management
+        self.kind.management = self._flavors.management = management
 
     async def known(self) -> Mapping[str, Pool]:
         """The pools by name, at most FRESH seconds old."""
@@ -129,21 +129,9 @@ class PoolRegistry:
     async def pools(self) -> Mapping[str, Pool]:
         """The pools by name, as they are now."""
         begun = time.monotonic()
-        self._known = {pool.name: pool for pool in await self._pools.page("", None, None)}
+        self._known = {pool.name: pool for pool in await self.kind.page("", None, None)}
         self._read_at = begun
         return self._known
-
-    async def list_pools(self, after: str | None, limit: int) -> Sequence[Pool]:
-        """Some pools by name."""
-        return await self._pools.page("", after, limit)
-
-    async def pool(self, name: str) -> Pool:
-        """Show a pool.
-
-        Raises:
-            NotFound: there is none of this name.
-        """
-        return await self._pools.get("", name)
 
     async def put_pool(self, pool: Pool) -> Sequence[str]:
         """Make a pool, or put it in place of the one of its name; nothing is connected to.
@@ -168,7 +156,7 @@ class PoolRegistry:
                     self._check_alike(other, driver)
             return pool
 
-        await self._pools.write("", pool.name, build)
+        await self.kind.write("", pool.name, build)
         self._read_at = float("-inf")
         return [name for name in pool.options if name not in driver.options]
 
@@ -185,7 +173,7 @@ class PoolRegistry:
             Invalid: the URI is none of a driver's, or of one with other capabilities than before.
             Conflict: another pool has the URI.
         """
-        pool = await self.pool(name)
+        pool = await self.kind.get("", name)
         changed = dict(changes)
         if changed.get("uri") == pool.shown_uri:
             del changed["uri"]
@@ -220,12 +208,12 @@ class PoolRegistry:
                     f"The pool {name} is the only one of the flavor {flavor.name}: delete the "
                     "flavor first, or give it another pool."
                 )
-        await self._pools.delete("", name)
+        await self.kind.delete("", name)
         self._read_at = float("-inf")
         try:
             await self._check_empty(name, holds)
         except Forbidden:  # a queue was placed in it meanwhile
-            await self._pools.put("", name, pool, None)
+            await self.kind.put("", name, pool, None)
             raise
 
     async def list_flavors(self, project: str, after: str | None, limit: int) -> Sequence[Flavor]:
@@ -318,7 +306,7 @@ class PoolRegistry:
             return msgspec.structs.replace(pool, flavor=wanted)
 
         with suppress(NotFound):
-            await self._pools.change("", name, change)
+            await self.kind.change("", name, change)
 
     @staticmethod
     def _pools_of(flavor: Flavor, pools: Mapping[str, Pool]) -> Sequence[str]:

@@ -25,9 +25,8 @@ from zaqar_lite.domain.errors import (
     QuotaReached,
     RecordChanged,
     Unavailable,
-    ZaqarLiteError,
 )
-from zaqar_lite.domain.ids import is_message_id, new_message_id
+from zaqar_lite.domain.ids import is_message_id, new_message_id, position_of
 from zaqar_lite.domain.limits import Limits, page_limit
 from zaqar_lite.domain.metadata import MAX_ORDERED, ORDERED, SUBSCRIBED
 from zaqar_lite.domain.models import QueueRef, RecordBound
@@ -59,6 +58,8 @@ from zaqar_lite.storage.management import ManagementStore
 
 _NAMED = "subscriber"
 _OLD_SECRET_MS = 86_400_000
+_MAKING_US = 60_000_000
+"""How long after a name was given (in microseconds) its subscription may still be made."""
 
 
 class _Name(msgspec.Struct):
@@ -271,9 +272,11 @@ class Subscriptions:
                     confirmed=queue_in(draft.subscriber) is not None,
                     token=new_token(),
                 )
-                _, version, existing = await self._find_by(queue, new.subscriber)
+                name, version, existing = await self._find_by(queue, new.subscriber, own=old.id)
                 if existing is not None and existing.id != old.id:
                     raise Conflict("The queue has another subscription with this subscriber.")
+                if existing is None and name is not None:
+                    raise RecordChanged("Another request is making it.")
                 await self._name(new, expected=version)
             elif draft.ttl is not None:
                 await self._name(new, expected=None)
@@ -290,12 +293,9 @@ class Subscriptions:
             await self.flags.note(queue, subscription_id, ordered=True)
         try:
             old, new = await self._change(queue, subscription_id, change)
-        except ZaqarLiteError:
-            if becomes_ordered:
-                await self.flags.note(queue, subscription_id, ordered=False)
-            raise
-        if draft.options is not None and not await self.flags.are_set(new):
-            await self._note(new)
+        finally:
+            if draft.options is not None:
+                await self._match_flags(queue, subscription_id)
         if new.subscriber != old.subscriber:
             await self._release_name(old)
             await self._ask(new)
@@ -380,6 +380,13 @@ class Subscriptions:
     async def _note(self, made: Subscription) -> None:
         await self.flags.note(made.queue, made.id, ordered=made.is_ordered, makes=True)
 
+    async def _match_flags(self, queue: QueueRef, subscription_id: str) -> None:
+        """Let the queue's flags say what a subscription is, though others change it meanwhile."""
+        while found := await self._get(queue, subscription_id):
+            if await self.flags.are_set(found):
+                return
+            await self._note(found)
+
     async def _ask(self, subscription: Subscription) -> None:
         if self.confirmations is not None and not subscription.confirmed:
             await self.confirmations.ask(subscription)
@@ -452,17 +459,29 @@ class Subscriptions:
                 await name.delete()
 
     async def _find_by(
-        self, queue: QueueRef, subscriber: str
+        self, queue: QueueRef, subscriber: str, *, own: str = ""
     ) -> tuple[_Name | None, int, Subscription | None]:
         """The name of a subscriber, its version, and what it stands for.
 
-        There is no name, but a version, where what it stood for has another subscriber by now.
+        There is no name, but a version, where what it stood for has another subscriber, or was not
+        made within a minute. `own` is the id of a subscription that is about to get the name.
+
+        Raises:
+            RecordChanged: what it stands for was changed meanwhile.
         """
         name, version = await self._names.read(queue.project, _name_of(queue, subscriber))
-        existing = None if name is None else await self._get(queue, name.id)
-        if existing is not None and existing.subscriber != subscriber:
+        if name is None:
             return None, version, None
-        return name, version, existing
+        existing = await self._get(queue, name.id)
+        if existing is None:
+            is_left = self.clock.now_us() - position_of(name.id) > _MAKING_US
+            return None if is_left else name, version, None
+        if existing.subscriber == subscriber:
+            return name, version, existing
+        if existing.id != own:
+            # Another request may be about to give it this subscriber: that fails, and looks again.
+            await self.kind.put(queue.project, existing.name, existing, existing.version)
+        return None, version, None
 
     async def _get(self, queue: QueueRef, subscription_id: str) -> Subscription | None:
         if not is_message_id(subscription_id):
@@ -531,7 +550,7 @@ class QueueFlags:
             return
         self._policies.forget(queue)
 
-    @retried("The flags of {1.name!r}")
+    @retried("The list of subscribers")
     async def note(
         self, queue: QueueRef, subscription_id: str, *, ordered: bool, makes: bool = False
     ) -> None:
