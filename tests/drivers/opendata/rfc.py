@@ -4,8 +4,8 @@ code does only the other half."""
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from zaqar_lite.storage.opendata.format import MAX_U64, CodecError, take, utf8
-from zaqar_lite.storage.opendata.format.active import Extra, read_active, rows_of_five
+from zaqar_lite.storage.opendata.format import MAX_U64, CodecError, active, take, utf8
+from zaqar_lite.storage.opendata.format.active import NO_EXTRA, Extra, read_active
 from zaqar_lite.storage.opendata.format.bookkeeping import CONFIG
 from zaqar_lite.storage.opendata.format.records import HEADERS, POSTED, Metadata
 
@@ -49,9 +49,23 @@ class Active(NamedTuple):
 
 def decode_active(data: bytes) -> Active:
     """Read an active page."""
-    available, in_flight, extras = read_active(data)
-    rows = [Available(*row) for row in rows_of_five(available)]
-    return Active(rows, list(rows_of_five(in_flight)), extras)
+    elements = read_active(data)
+    return Active(
+        [Available(*one.fields) for one in elements if not one.is_held],
+        [one.fields for one in elements if one.is_held],
+        {at: one.extra for at, one in enumerate(elements) if one.extra != NO_EXTRA},
+    )
+
+
+def encode_active(
+    available: Sequence[Sequence[int]],
+    in_flight: Sequence[Sequence[int]] = (),
+    extras: Mapping[int, Extra] | None = None,
+) -> bytes:
+    """Encode an active page, with extras by place."""
+    rows = [(False, row) for row in available] + [(True, row) for row in in_flight]
+    encoded = {at: active.encode_extra(rows[at][1][0], one) for at, one in (extras or {}).items()}
+    return active.encode_active([(*row, encoded.get(at, b"")) for at, row in enumerate(rows)])
 
 
 class Config(NamedTuple):

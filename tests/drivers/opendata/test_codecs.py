@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.drivers.opendata.rfc import (
     Config,
     decode_active,
+    encode_active,
     encode_config,
     encode_metadata,
     encode_raw_payload,
@@ -117,15 +118,11 @@ def test_active_pages(available: list[Any], in_flight: list[Any], data: st.DataO
         for place, message_id in enumerate(ids)
         if ids.count(message_id) > 1 or data.draw(st.booleans())
     }
-    encoded = active.encode_active(
-        [value for row in available for value in row],
-        [value for row in in_flight for value in row],
-        [active.encode_extra(ids[place], extra) for place, extra in beyond.items()],
-    )
+    encoded = encode_active(available, in_flight, beyond)
     page = decode_active(encoded)
     assert [tuple(row) for row in page.available] == available
     assert [tuple(row) for row in page.in_flight] == in_flight
-    assert page.extras == beyond
+    assert page.extras == {at: one for at, one in beyond.items() if one != active.NO_EXTRA}
 
 
 @settings(deadline=None)
@@ -134,9 +131,7 @@ def test_what_a_claimed_message_keeps(
     visible_at: int, deadline: int, message_id: int, ttl_ms: int | None
 ) -> None:
     extra = active.Extra((visible_at, deadline), ttl_ms)
-    data = active.encode_active(
-        (), (message_id, 0, 0, 0, 0), [active.encode_extra(message_id, extra)]
-    )
+    data = encode_active((), [(message_id, 0, 0, 0, 0)], {0: extra})
     assert decode_active(data).extras == {0: extra}
 
 
@@ -235,7 +230,7 @@ def test_queue_ids(name: str, project: str) -> None:
 
 def test_more_than_a_count_can_hold_is_refused_before_it_is_written() -> None:
     with pytest.raises(CodecError, match="65535"):
-        active.encode_active([0] * 5 * 65_536, ())
+        encode_active([(0, 0, 0, 0, 0)] * 65_536)
     with pytest.raises(CodecError, match="65535"):
         encoding.utf8("x" * 65_536)
 

@@ -7,6 +7,7 @@ import pytest
 from tests.contract.subject import some
 from tests.drivers.opendata.rfc import (
     Config,
+    encode_active,
     encode_config,
     encode_metadata,
     encode_uri,
@@ -18,7 +19,6 @@ from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.opendata.engine import Batch
 from zaqar_lite.storage.opendata.format import array, bookkeeping, keys, records
-from zaqar_lite.storage.opendata.format.active import encode_active
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.format.records import decode_attempts
 from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
@@ -188,7 +188,7 @@ async def test_queues_of_another_writer_are_named_and_left(store: Store) -> None
     number = int(own[:16], 16)
     foreign = {
         keys.queue_key(RecordType.CONFIG, b"orders"): encode_config(Config(b"", 3, 0)),
-        keys.queue_key(RecordType.ACTIVE, b"orders"): encode_active((number, 1, 0, 0, 0), ()),
+        keys.queue_key(RecordType.ACTIVE, b"orders"): encode_active([(number, 1, 0, 0, 0)]),
         keys.message_key(RecordType.ATTEMPTS, number): array(records.CONSUMER).encode(["a"]),
     }
     await store.put(foreign)

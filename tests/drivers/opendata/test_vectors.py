@@ -10,6 +10,7 @@ import pytest
 
 from tests.drivers.opendata.rfc import (
     decode_active,
+    encode_active,
     encode_config,
     encode_metadata,
     encode_raw_payload,
@@ -87,10 +88,9 @@ def encode_value(record: str, fields: dict[str, Any]) -> bytes:  # noqa: PLR0911
             return bookkeeping.SEGMENT.encode(fields["start_seq"], fields["start_time_ms"])
         case "active":
             available, in_flight = (
-                [value for row in fields[part] for value in row.values()]
-                for part in ("available", "in_flight")
+                [list(row.values()) for row in fields[part]] for part in ("available", "in_flight")
             )
-            return active.encode_active(available, in_flight)
+            return encode_active(available, in_flight)
         case "done" | "failed":
             return records.ENDED.encode([tuple(item.values()) for item in fields["items"]])
         case "consumer":
@@ -116,10 +116,7 @@ def reencode(record: str, data: bytes) -> bytes:  # noqa: PLR0911 - one a record
             return bookkeeping.SEGMENT.encode(*bookkeeping.SEGMENT.decode(data))
         case "active":
             page = decode_active(data)
-            return active.encode_active(
-                [value for row in page.available for value in row],
-                [value for row in page.in_flight for value in row],
-            )
+            return encode_active(page.available, page.in_flight)
         case "done" | "failed":
             return records.ENDED.encode(*records.ENDED.decode(data))
         case "consumer":

@@ -30,10 +30,9 @@ from zaqar_lite.storage.opendata.format import (
 )
 from zaqar_lite.storage.opendata.format.active import (
     NO_EXTRA,
-    Extra,
+    Element,
     encode_extra,
     read_active,
-    rows_of_five,
 )
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.ids import number_in
@@ -328,20 +327,18 @@ class Loading:
 
     def _read_page(self, key: bytes, value: bytes) -> None:
         raw, rest = keys.read_queue_key(key)
-        number, page, queue = keys.read_page(rest), read_active(value), self.numbers_of(raw)
-        known = self._known(list({*page.available[::5], *page.in_flight[::5]}))
-        elements = [(False, row) for row in rows_of_five(page.available)]
-        elements += [(True, row) for row in rows_of_five(page.in_flight)]
+        number, queue, elements = keys.read_page(rest), self.numbers_of(raw), read_active(value)
+        known = self._known(list({element.fields[0] for element in elements}))
         rows: list[Sequence[Any]] = []
         positions: list[int] = []
-        for place, (is_held, fields) in enumerate(elements):
-            extra = page.extras.get(place, NO_EXTRA)
-            position = fields[0] if extra.position is None else extra.position
+        for element in elements:
+            message = element.fields[0]
+            position = message if element.extra.position is None else element.extra.position
             positions.append(position)
-            if fields[0] in known:
-                rows.append(self.row(queue, fields, extra, known[fields[0]], is_held=is_held))
+            if message in known:
+                rows.append(self.row(queue, element, known[message]))
             else:
-                self._set_aside(queue, position, fields, extra, is_held=is_held)
+                self._set_aside(queue, position, element)
         if not positions:
             return
         first, last = min(positions), max(positions)
@@ -367,29 +364,19 @@ class Loading:
             found |= {number: (created, client, own) for number, created, client, own in rows}
         return found
 
-    def _set_aside(
-        self, queue: Numbers, position: int, fields: Sequence[int], extra: Extra, *, is_held: bool
-    ) -> None:
-        number = fields[0]
-        logger.error("message %d is set aside: its payload or metadata can't be read", number)
-        encoded = None if extra == NO_EXTRA else encode_extra(number, extra)
+    def _set_aside(self, queue: Numbers, position: int, element: Element) -> None:
+        is_held, fields, extra = element
+        logger.error("message %d is set aside: its payload or metadata can't be read", fields[0])
+        encoded = b"" if extra == NO_EXTRA else encode_extra(fields[0], extra)
         values = (queue.content, position, is_held, json.dumps(fields), encoded)
         self.connection.execute("INSERT OR IGNORE INTO aside VALUES (?, ?, ?, ?, ?)", values)
 
-    def row(
-        self,
-        queue: Numbers,
-        fields: Sequence[int],
-        extra: Extra,
-        known: _Known,
-        *,
-        is_held: bool = False,
-    ) -> Sequence[Any]:
+    def row(self, queue: Numbers, element: Element, known: _Known) -> Sequence[Any]:
         """The row of an element of a page, without its size, by what the log says of its message.
 
         A record of another writer has no deadline in flight: its message outlives the lease.
         """
-        number, priority, due, expires, attempts = fields
+        is_held, (number, priority, due, expires, attempts), extra = element
         created, client, headers = known
         position = number if extra.position is None else extra.position
         shown = position if extra.renamed else number

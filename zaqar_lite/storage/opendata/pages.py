@@ -47,7 +47,7 @@ CREATE TABLE aside (
   position INTEGER NOT NULL,
   is_held INTEGER NOT NULL,
   fields TEXT NOT NULL,
-  extra BLOB,
+  extra BLOB NOT NULL,
   PRIMARY KEY (queue, position)
 ) WITHOUT ROWID, STRICT;
 -- Messages of the log that no queue received, until their retention ends.
@@ -143,7 +143,7 @@ def _has_aside(
 
 def _aside(
     connection: apsw.Connection, queue: int, first: int, end: int
-) -> list[tuple[int, int, str, bytes | None]]:
+) -> list[tuple[int, int, str, bytes]]:
     """The elements of a page that are set aside: position, whether held, fields and extra."""
     found: list[Any] = connection.execute(
         "SELECT position, is_held, fields, extra FROM aside"
@@ -155,7 +155,7 @@ def _aside(
 
 def encode_page(connection: apsw.Connection, ids: Ids, queue: int, page: Changed) -> bytes:
     """Encode an active page: its rows, and the elements that are set aside."""
-    elements: list[tuple[int, int, Sequence[int], bytes | None]] = []
+    elements: list[tuple[int, bool, Sequence[int], bytes]] = []
     for row in page.rows:
         (
             position, number, priority, due, expires, claims, own_id, state, until, ttl, created,
@@ -164,7 +164,7 @@ def encode_page(connection: apsw.Connection, ids: Ids, queue: int, page: Changed
         attempts, is_held = min(claims, MAX_U16), state >= LEASED
         is_plain = position == number and ttl == expires - created and not (moved or is_shared)
         if is_plain and claim is None and not is_held:  # as most are
-            elements.append((position, 0, (number, priority, due, expires, attempts), None))
+            elements.append((position, False, (number, priority, due, expires, attempts), b""))
             continue
         times = (claimed_at if state == LEASED else until, until) if is_held else (due, expires)
         shown = ids.shown(own_id, position, number, is_shared, moved)
@@ -181,13 +181,9 @@ def encode_page(connection: apsw.Connection, ids: Ids, queue: int, page: Changed
             extra = extra.with_origin(decode_origin(origin))
         elements.append((
             position, is_held, (number, priority, *times, attempts),
-            None if extra == NO_EXTRA else encode_extra(number, extra),
+            b"" if extra == NO_EXTRA else encode_extra(number, extra),
         ))  # fmt: skip
     if others := _aside(connection, queue, page.first, page.end):
-        elements += [(at, held, json.loads(text), extra) for at, held, text, extra in others]
+        elements += [(at, bool(held), json.loads(text), extra) for at, held, text, extra in others]
         elements.sort(key=lambda one: one[0])
-    return encode_active(
-        [field for _, held, fields, _ in elements if not held for field in fields],
-        [field for _, held, fields, _ in elements if held for field in fields],
-        [extra for *_, extra in elements if extra is not None],
-    )
+    return encode_active([(held, fields, extra) for _, held, fields, extra in elements])

@@ -38,7 +38,7 @@ from zaqar_lite.storage.opendata.pages import Changed, changed_pages, encode_pag
 from zaqar_lite.storage.sql.entries import ENDED, LEASED, in_lists
 
 EMPTY = {
-    RecordType.ACTIVE: encode_active((), ()),
+    RecordType.ACTIVE: encode_active(()),
     RecordType.DONE: records.ENDED.encode(()),
     RecordType.FAILED: records.ENDED.encode(()),
 }

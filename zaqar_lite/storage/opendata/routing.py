@@ -24,7 +24,7 @@ from zaqar_lite.domain.ids import MAX_POSITION
 from zaqar_lite.domain.metadata import FILTER, PRIORITY
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRef
 from zaqar_lite.storage.opendata.format import CodecError, keys, records
-from zaqar_lite.storage.opendata.format.active import Extra
+from zaqar_lite.storage.opendata.format.active import Element, Extra
 from zaqar_lite.storage.opendata.loading import INSERT_ENTRY, Loading
 
 logger = logging.getLogger(__name__)
@@ -167,7 +167,8 @@ def _enter(
     expires = min(logged.received + arrival.ttl_ms, MAX_POSITION)
     fields = logged.number, arrival.priority, arrival.due, expires, 0
     extra = Extra(ttl_ms=arrival.ttl_ms, position=position, renamed=True, shared=is_shared or None)
-    row = loading.row(queue, fields, extra, (logged.received, logged.client, logged.headers))
+    known = logged.received, logged.client, logged.headers
+    row = loading.row(queue, Element(False, fields, extra), known)
     loading.connection.execute(INSERT_ENTRY, row)
     loading.again[queue.content].add(position)
 

@@ -1,8 +1,10 @@
 """Active pages: the RFC's available and in-flight messages, and our extras behind them."""
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 from zaqar_lite.domain.attempts import MAX_CLAIMS
@@ -32,17 +34,16 @@ def _layout(size: int) -> struct.Struct:
     return struct.Struct("<" + "QBqqH" * size)
 
 
-def encode_active(
-    available: Sequence[int], in_flight: Sequence[int], extras: Sequence[bytes] = ()
-) -> bytes:
+def encode_active(elements: Sequence[tuple[bool, Sequence[int], bytes]]) -> bytes:
     """Encode an active page: the RFC's two arrays, then our extras, absent where there are none.
 
-    The messages are given as their fields in one row.
+    An element is whether it is in flight, the RFC's fields, and its extra or nothing.
     """
-    page = b"".join(
-        count(len(fields) // 5, "messages") + pack(_layout(len(fields) // 5), *fields)
-        for fields in (available, in_flight)
-    )
+    page = b""
+    for in_flight in (False, True):
+        rows = [fields for is_held, fields, _ in elements if is_held == in_flight]
+        page += count(len(rows), "messages") + pack(_layout(len(rows)), *chain(*rows))
+    extras = [extra for *_, extra in elements if extra]
     return page + count(len(extras), "extras") + b"".join(extras) if extras else page
 
 
@@ -133,62 +134,35 @@ def _read_extra(data: bytes, offset: int) -> tuple[int, Extra, int]:
     return message_id, Extra(*values), offset
 
 
-def _read_entries(data: bytes, offset: int) -> tuple[Sequence[int], int]:
-    size, offset = read_count(data, offset), offset + 2
-    return unpack(_layout(size), data, offset)
+class Element(NamedTuple):
+    """A message of an active page: whether it is in flight, the RFC's fields, and our extra."""
+
+    is_held: bool
+    fields: tuple[int, int, int, int, int]
+    extra: Extra
 
 
-def _by_place(
-    available: Sequence[int], in_flight: Sequence[int], pairs: Iterable[tuple[int, Extra]]
-) -> dict[int, Extra]:
-    """Match extras with entries, by the entries' places in the page.
+def read_active(data: bytes) -> list[Element]:
+    """Read an active page, the messages in flight behind the others.
 
-    Extras are in the order of the entries, and those of messages in flight have a deadline: so they
-    find their entries even where a queue has an id twice, as dead letters from two queues.
+    Extras are in the order of the messages, and those in flight have a deadline: so they find
+    their messages even where a queue has an id twice, as dead letters from two queues.
     """
-    waiting, held = available[::5], in_flight[::5]
-    next_waiting = next_held = 0
-    found = {}
-    for message_id, extra in pairs:
-        try:
-            if extra.held is None:
-                next_waiting = 1 + waiting.index(message_id, next_waiting)
-                found[next_waiting - 1] = extra
-            else:
-                next_held = 1 + held.index(message_id, next_held)
-                found[len(waiting) + next_held - 1] = extra
-        except ValueError:
-            continue  # no entry has its id
-    return found
-
-
-class ActivePage(NamedTuple):
-    """An active page: the fields of its available and of its in-flight messages, and the extras.
-
-    These are by the place of their entry in the page, those in flight behind the others.
-    """
-
-    available: Sequence[int]
-    in_flight: Sequence[int]
-    extras: Mapping[int, Extra]
-
-
-def read_active(data: bytes) -> ActivePage:
-    """Read an active page."""
-    available, offset = _read_entries(data, 0)
-    in_flight, offset = _read_entries(data, offset)
-    pairs = []
+    rows: list[tuple[int, int, int, int, int]] = []
+    ends, offset = [], 0
+    for _ in range(2):
+        size, offset = read_count(data, offset), offset + 2
+        fields, offset = unpack(_layout(size), data, offset)
+        rows += zip(*[iter(fields)] * 5, strict=True)
+        ends.append(len(rows))
+    extras, ids, starts = [NO_EXTRA] * len(rows), [row[0] for row in rows], [0, ends[0]]
     if offset < len(data):
         size, offset = read_count(data, offset), offset + 2
         for _ in range(size):
             message_id, extra, offset = _read_extra(data, offset)
-            pairs.append((message_id, extra))
+            array = int(extra.held is not None)
+            with suppress(ValueError):  # where no message has its id
+                place = ids.index(message_id, starts[array], ends[array])
+                extras[place], starts[array] = extra, place + 1
     finish(data, offset, "active page")
-    extras = _by_place(available, in_flight, pairs) if pairs else {}
-    return ActivePage(available, in_flight, extras)
-
-
-def rows_of_five(fields: Sequence[int]) -> "zip[tuple[int, int, int, int, int]]":
-    """Cut the fields of a page's array into its elements."""
-    rows = iter(fields)
-    return zip(rows, rows, rows, rows, rows, strict=True)
+    return [Element(place >= ends[0], fields, extras[place]) for place, fields in enumerate(rows)]
