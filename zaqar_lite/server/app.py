@@ -101,12 +101,11 @@ def build_app(
         services.long_polling.close()
         events.close()
 
-    proxies = trusted_proxies(settings)
     application = Application(
         tree,
         checks,
         authentication=authentication,
-        proxies=proxies,
+        proxies=trusted_proxies(settings),
         rates=services.rates,
         connection_limits=services.connection_limits,
         describe=functools.partial(asyncio.to_thread, document),
@@ -123,12 +122,7 @@ def build_app(
         dialect=dialect,
     )
     application.sockets = SocketHost(
-        tree,
-        application.answer,
-        checks,
-        authentication=authentication,
-        proxies=proxies,
-        connection_limits=services.connection_limits,
+        application,
         revalidation=services.revalidation,
         origins=settings.origins,
         subscriptions=services.subscriptions,

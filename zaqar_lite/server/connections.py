@@ -455,11 +455,13 @@ class HttpConnection(ClientConnection):
             HttpConnection._date, HttpConnection._date_lines = date, encode_headers(date)
         try:
             more = HttpConnection._date_lines
-            data = encode_response(request, response, more, closes=self._closes)
+            data, large = encode_response(request, response, more, closes=self._closes)
         except ValueError:
             logger.exception("request %s could not be answered", request.request_id)
-            data, self._ends = FAILED, True
+            data, large, self._ends = FAILED, b"", True
         transport.write(data)
+        if large:
+            transport.write(large)
         self._request = None
         if response.stream is not None:
             self._begin_stream(response)

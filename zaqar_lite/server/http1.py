@@ -1,4 +1,4 @@
-"""HTTP/1.1 as bytes: httptools' parser reads requests, and answers are written in one piece."""
+"""HTTP/1.1 as bytes: httptools' parser reads requests, and an answer is one piece, or two."""
 
 import asyncio
 import logging
@@ -361,8 +361,16 @@ FAILED = _refusal(
 )
 
 
-def encode_response(request: Request, response: Response, more: bytes, *, closes: bool) -> bytes:
+_LARGE = 65_536
+"""Bytes of a body that is written apart from its head: to copy 5 MB takes 0.7 ms."""
+
+
+def encode_response(
+    request: Request, response: Response, more: bytes, *, closes: bool
+) -> tuple[bytes, bytes]:
     """Write an answer, or the head of a stream; `more` are header lines that it has besides.
+
+    The second part is a large body, which is not copied; any other is in the first.
 
     Raises:
         ValueError: a header has a line break.
@@ -379,14 +387,11 @@ def encode_response(request: Request, response: Response, more: bytes, *, closes
         lines += b"content-type: %b\r\ncontent-length: %d\r\n" % (response.media_type, len(body))
     elif response.status != NO_CONTENT:
         lines += b"content-length: 0\r\n"
-    return b"%b%b%b%012x\r\n%b\r\n%b" % (
-        _STATUS_LINES[response.status],
-        more,
-        _REQUEST_ID,
-        request.number,
-        lines,
-        b"" if request.method == "HEAD" else body,
-    )
+    first = _STATUS_LINES[response.status]
+    head = b"%b%b%b%012x\r\n%b\r\n" % (first, more, _REQUEST_ID, request.number, lines)
+    if request.method == "HEAD":
+        return head, b""
+    return (head, body) if len(body) > _LARGE else (head + body, b"")
 
 
 def encode_chunk(part: bytes) -> bytes:

@@ -1,0 +1,161 @@
+"""A connection as the event loop drives it, in this process: what it writes, and when."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from uvicorn.server import ServerState
+
+from tests.api.sockets import Unasked, request
+from tests.api.test_connections import MESSAGE, POST
+from zaqar_lite.api.request import Head, Request, Response, Write
+from zaqar_lite.main import create_app
+from zaqar_lite.server.connections import HttpConnection, connections_of
+from zaqar_lite.server.http1 import RequestReader
+from zaqar_lite.server.loading import load
+
+pytestmark = pytest.mark.anyio
+HANDSHAKE = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+}
+
+
+class Answering:
+    """An application that has one answer, for the connections of this process."""
+
+    sockets = None
+
+    def __init__(self, result: Response) -> None:
+        self._result = result
+
+    async def answer(self, request: Request) -> Response:
+        """Give the answer."""
+        await request.read()
+        return self._result
+
+    def look_at(self, _: Head) -> None:
+        """Answer in a task."""
+
+
+async def _answered(result: Response) -> bytes:
+    """What a connection writes until it ends, whose requests all have this answer."""
+    app: Any = Answering(result)
+    loop = asyncio.get_running_loop()
+    settings = load(environment={}, overrides={"keep_alive": 1})
+    protocol = connections_of(app, settings)
+    server = await loop.create_server(lambda: protocol(None, ServerState()), "127.0.0.1", 0)
+    async with server:
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.write(request("GET", "/"))
+        answer = await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+    return answer
+
+
+class Wire(asyncio.Transport):
+    """A transport that notes what is done with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.is_paused, self.closed = False, asyncio.Event()
+
+    def write(self, data: Any) -> None:
+        self.written += bytes(data)
+
+    def is_closing(self) -> bool:
+        return self.closed.is_set()
+
+    def close(self) -> None:
+        self.closed.set()
+
+    def pause_reading(self) -> None:
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        self.is_paused = False
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol: Any = protocol
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+def _begun() -> tuple[HttpConnection, Wire]:
+    """Make a connection on which a known head has come, and a part of its body."""
+    app: Any = Answering(Response(200, b""))
+    make = connections_of(app, load(environment={}))
+    sent = request("POST", POST, MESSAGE)
+    head = sent[: -len(MESSAGE)]
+    RequestReader(Unasked(), make.heads).feed_head(head)
+    known = make.heads.get(head) or make.heads.find_like(head)
+    assert known is not None
+    known.admission.reads_first, known.admission.most = True, len(MESSAGE)
+    connection, wire = make(None, ServerState()), Wire()
+    connection.connection_made(wire)
+    connection.data_received(sent[:-5])
+    return connection, wire
+
+
+async def test_a_request_whose_body_still_comes_is_answered_when_the_server_stops() -> None:
+    connection, wire = _begun()
+    connection.shutdown()
+    assert not wire.is_closing()
+    connection.data_received(MESSAGE[-5:])
+    await asyncio.wait_for(wire.closed.wait(), 60)
+    connection.connection_lost(None)
+    assert wire.written.startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_body_that_goes_on_behind_an_unread_answer_is_not_gathered() -> None:
+    connection, wire = _begun()
+    connection.pause_writing()
+    for _ in range(2):
+        connection.data_received(b"x")
+    connection.connection_lost(None)
+    assert wire.is_paused
+
+
+@pytest.mark.parametrize(("first", "answer"), [(b"\x81", b"\x81~"), (b"\x89", b"\x8a\x00")])
+async def test_tens_of_thousands_of_frames_hold_up_nobody(first: bytes, answer: bytes) -> None:
+    """Texts that are no requests, and pings: they are read and answered in many turns."""
+    settings = load(environment={}, overrides={"store": "memory://"})
+    wire, frames = Wire(), 20_000
+    connection = connections_of(create_app(settings), settings)(None, ServerState())
+    connection.connection_made(wire)
+    frame = first + b"\x80\0\0\0\0"
+    connection.data_received(request("GET", "/v2/ws", headers=HANDSHAKE) + frame)
+    assert wire.written.startswith(b"HTTP/1.1 101 ")
+    wire.protocol.data_received(frame * (frames - 1))
+    turns: list[int] = []
+    before = wire.written.count(answer)
+    while sum(turns) + before < frames:
+        await asyncio.sleep(0)
+        turns.append(wire.written.count(answer) - before - sum(turns))
+    wire.protocol.connection_lost(None)
+    assert before < 1_000
+    assert max(turns) < 1_000
+    assert not wire.is_paused
+
+
+async def test_a_header_with_a_line_break_is_never_sent() -> None:
+    answer = await _answered(Response(200, b"", ((b"location", b"/\r\nx: y"),)))
+    assert answer.startswith(b"HTTP/1.1 500 ")
+    assert b"x: y" not in answer
+
+
+async def test_a_stream_that_fails_ends_its_connection_without_an_end() -> None:
+    """Its reader would take what it has for the whole."""
+
+    async def body(write: Write) -> None:
+        await write(b"one")
+        await asyncio.sleep(0)
+        raise ValueError("planted")
+
+    result = Response(200, b"", stream=body)
+    answer = await _answered(result)
+    assert answer.endswith(b"3\r\none\r\n")
