@@ -31,7 +31,7 @@ SIZES = {
     "api, server, top level": Size(11_300, 8_800),
     "storage": Size(23_400, 20_800),
     "client": Size(7_400, 7_400),
-    "commands": Size(3_450, 3_200),
+    "commands": Size(3_200, 3_200),
     "ui": Size(1_900, 1_200),
     "spark": Size(3_400, 3_200),
     "rabbitmq": Size(2_600, 2_600),

@@ -73,36 +73,27 @@ PARTS = {
 
 
 class Verbs:
-    """Where commands that talk to the server are declared: the verbs of a noun, or the root.
+    """Where commands that talk to the server are declared: the verbs of a noun, or the root."""
 
-    `types` are what reads their words, by name; others are texts.
-    """
-
-    def __init__(
-        self,
-        subparsers: Leaves,
-        noun: str = "",
-        types: Mapping[str, Callable[[str], object]] | None = None,
-    ) -> None:
+    def __init__(self, subparsers: Leaves, noun: str = "") -> None:
         self.subparsers = subparsers
         self._noun = noun
-        self._types = types or {}
 
     @classmethod
-    def of(cls, subparsers: Leaves, name: str, text: str, **types: Callable[[str], object]) -> Self:
+    def of(cls, subparsers: Leaves, name: str, text: str) -> Self:
         """Declare a noun."""
         parser = subparsers.add_parser(name, help=text, description=text)
         verbs: Leaves = parser.add_subparsers(
             title="verbs", dest=f"{name}_verb", metavar="VERB", required=True, parser_class=Leaf
         )
-        return cls(verbs, name, types)
+        return cls(verbs, name)
 
     def leaf(self, name: str, handler: Handler, text: str, *words: str) -> argparse.ArgumentParser:
         """Declare a command, and the words that it needs, in their order."""
         parser = self.subparsers.add_parser(name, help=text, description=text)
         parser.set_defaults(run=lambda arguments: run(handler, arguments))
         for word in words:
-            parser.add_argument(word, type=self._types.get(word, str))
+            parser.add_argument(word, type=_topic if word == "topic" else str)
         add_connection(parser)
         return parser
 
@@ -166,6 +157,10 @@ class Verbs:
 
         parser = self.leaf(name, handler, text, *words)
         return parser
+
+
+def _topic(name: str) -> "sdk.Topic":
+    return sdk.Topic(name)  # imports the SDK, which nobody needs for a list of commands
 
 
 def _ask(
@@ -248,7 +243,8 @@ def run(handler: Handler, arguments: argparse.Namespace) -> int:
             code = handler(client, arguments, output)
     except (sdk.NotFound, sdk.ClaimLost) as error:
         if error.title == sdk.calls.NO_PATH and arguments.command in PARTS:
-            return explain(_without(arguments.command), NOT_FOUND)
+            needs = f"{arguments.command} resources: it needs {PARTS[arguments.command]}"
+            return explain(UsageError(f"this server has no {needs}"), NOT_FOUND)
         return explain(error, NOT_FOUND)
     except (sdk.Unreachable, sdk.Unavailable) as error:
         return explain(error, UNAVAILABLE)
@@ -274,11 +270,6 @@ def confirm(arguments: argparse.Namespace, question: str) -> None:
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise UsageError("nothing was done")
-
-
-def _without(command: str) -> UsageError:
-    """Return the error for a part of the API that the server does not have."""
-    return UsageError(f"this server has no {command} resources: it needs {PARTS[command]}")
 
 
 def explain(error: Exception, code: int) -> int:

@@ -52,14 +52,8 @@ def add_commands(subparsers: Leaves) -> None:
 
 def create(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
     """Claim messages."""
-    held = client.create_claim(
-        arguments.queue,
-        limit=arguments.limit,
-        ttl=arguments.ttl,
-        grace=arguments.grace,
-        details=True,
-        wait=arguments.wait,
-    )
+    given = {name: getattr(arguments, name) for name in ("limit", "ttl", "grace", "wait")}
+    held = client.create_claim(arguments.queue, details=True, **given)
     if held is not None:
         output.line(f"claim {held.id}, for {duration_shown(held.ttl)}")
         output.rows(map(as_row, held.messages), _COLUMNS)

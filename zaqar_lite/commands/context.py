@@ -25,11 +25,8 @@ def add_commands(subparsers: Leaves) -> None:
     for field in contexts.FIELDS:
         text = _HELP.get(field, f"as the option of {field!r}")
         parser.add_argument(f"--{field.replace('_', '-')}", help=text)
-    for verb, handler, text in (
-        ("use", use, "use a context where none is asked for"),
-        ("remove", remove, "forget a context"),
-    ):
-        _verb(verbs, verb, handler, text).add_argument("name")
+    _verb(verbs, "use", use, "use a context where none is asked for").add_argument("name")
+    _verb(verbs, "remove", remove, "forget a context").add_argument("name")
     _verb(verbs, "list", list_, "list the contexts")
 
 

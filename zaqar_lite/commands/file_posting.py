@@ -21,14 +21,13 @@ from typing import Any, BinaryIO, TextIO
 from zaqar_lite.commands import sdk
 from zaqar_lite.commands.argument_types import UsageError, instant, whole_seconds
 from zaqar_lite.commands.base_command import FAILED, connect
+from zaqar_lite.commands.message import POST_OPTIONS
 from zaqar_lite.commands.output import Output
 
 NO_JSON = (
     "(Each line of the file is a JSON document; --format text posts lines as strings, "
     "--format csv the rows of a table.)"
 )
-_OPTIONS = ("ttl", "delay", "deliver_at", "headers", "group")
-"""Options that apply to all messages of a file."""
 Item = sdk.NewMessage | sdk.RawBody | str
 Items = Generator[Item, None, None]
 
@@ -183,7 +182,7 @@ def _lines(arguments: argparse.Namespace, source: BinaryIO) -> Items:
         if arguments.text or arguments.format == "text"
         else (sdk.RawBody(line.strip()) for line in lines)
     )
-    said = {name: getattr(arguments, name) for name in _OPTIONS}
+    said = {name: getattr(arguments, name) for name in POST_OPTIONS}
     if all(value is None for value in said.values()):
         return bodies
     return (sdk.NewMessage(body=body, **said) for body in bodies)
@@ -204,15 +203,10 @@ def _csv(arguments: argparse.Namespace, source: BinaryIO) -> Items:
             raise ValueError(message)
         for row in rows:
             at, delay = _when(row, arguments)
-            yield sdk.NewMessage(
-                body=row[column],
-                ttl=_number(row, "ttl", arguments.ttl),
-                delay=delay,
-                deliver_at=at,
-                idempotency_key=row.get("idempotency_key") or None,
-                headers=arguments.headers,
-                group=arguments.group,
-            )
+            ttl, key = _number(row, "ttl", arguments.ttl), row.get("idempotency_key") or None
+            common = {"headers": arguments.headers, "group": arguments.group}
+            when = {"ttl": ttl, "delay": delay, "deliver_at": at}
+            yield sdk.NewMessage(body=row[column], idempotency_key=key, **when, **common)
     except UnicodeDecodeError as error:
         raise UsageError(f"{arguments.file} is not CSV in UTF-8: {error}") from error
     finally:

@@ -25,6 +25,8 @@ from zaqar_lite.commands.base_command import FAILED, Leaves, Verbs, add_headers,
 from zaqar_lite.commands.output import Output, as_row, printable
 
 COLUMNS = ("id", "age", "ttl", "body", "claim_count", "delay_expires")
+POST_OPTIONS = ("ttl", "delay", "deliver_at", "headers", "group")
+"""Options that apply to all messages of a post."""
 ABSENT = "no such message"
 _ATTEMPTS = ("number", "ended_at", "outcome", "delay", "reason", "detail", "client_id")
 _SETTLED = {"release": "released", "extend": "extended", "dead": "dead"}
@@ -225,15 +227,16 @@ def _follow(client: "sdk.Client", queue: str, *, from_start: bool) -> Iterator["
 
 def move(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> int | None:
     """Make delayed messages due at another time."""
-    job = client.act_on_delayed(
-        arguments.queue,
-        "move",
-        **_chosen(arguments),
-        to=arguments.to,
-        by=arguments.by,
-        if_due=arguments.if_due,
-        max_per_second=arguments.rate,
-    )
+    when = {name: getattr(arguments, name) for name in ("to", "by", "if_due")}
+    return _by_job(client, arguments, output, "move", **when)
+
+
+def _by_job(
+    client: "sdk.Client", arguments: argparse.Namespace, output: Output, act: str, **order: object
+) -> int | None:
+    """Have the server act on the messages that are meant, and follow its job."""
+    chosen, rate = _chosen(arguments), arguments.rate
+    job = client.act_on_delayed(arguments.queue, act, **chosen, **order, max_per_second=rate)
     return jobs.follow(client, job, output, watch=arguments.watch)
 
 
@@ -257,12 +260,8 @@ def _chosen(arguments: argparse.Namespace) -> dict[str, object]:
 
 def cancel(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> int | None:
     """Take messages back."""
-    chosen = _chosen(arguments)
-    if arguments.group is not None:
-        job = client.act_on_delayed(
-            arguments.queue, "cancel", **chosen, max_per_second=arguments.rate
-        )
-        return jobs.follow(client, job, output, watch=arguments.watch)
+    if "ids" not in _chosen(arguments):
+        return _by_job(client, arguments, output, "cancel")
     reasons = _missing(client, arguments)
     for one in [one for one, reason in reasons.items() if reason is None]:
         try:
@@ -314,12 +313,8 @@ def _body(text: str) -> object:
 def _new_message(arguments: argparse.Namespace, text: str) -> "sdk.NewMessage":
     return sdk.NewMessage(
         body=text if arguments.text else _body(text),
-        ttl=arguments.ttl,
-        delay=arguments.delay,
-        deliver_at=arguments.deliver_at,
         idempotency_key=arguments.key,
-        headers=arguments.headers,
-        group=arguments.group,
+        **{name: getattr(arguments, name) for name in POST_OPTIONS},
     )
 
 

@@ -6,7 +6,7 @@ import datetime as dt
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from zaqar_lite.commands import sdk
 from zaqar_lite.commands.argument_types import (
@@ -245,29 +245,16 @@ def share(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -
         output.record(as_row(signed))
 
 
-class Difference(NamedTuple):
-    """A key that is not as the file says; `now` is None if the queue does not have the key."""
-
-    queue: str
-    act: str
-    key: str
-    now: object
-    wanted: object
-
-
 def apply(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> int:
     """Print how the queues differ from the file, then change them."""
     wanted = read(arguments.file)
     found = [
         one for queue, metadata in wanted.items() for one in _differences(client, queue, metadata)
     ]
-    output.rows(
-        (one._asdict() for one in found),
-        ("queue", "act", "key", "now", "wanted"),
-        empty="Every queue is as the file says.",
-    )
+    columns = ("queue", "act", "key", "now", "wanted")
+    output.rows(found, columns, empty="Every queue is as the file says.")
     if not arguments.dry_run:
-        for queue in dict.fromkeys(one.queue for one in found):
+        for queue in dict.fromkeys(str(one["queue"]) for one in found):
             client.ensure_queue(queue, wanted[queue])
     return OK
 
@@ -315,11 +302,11 @@ def _metadata(queue: str, options: object) -> dict[str, Any]:
 
 def _differences(
     client: "sdk.Client", queue: str, metadata: dict[str, Any]
-) -> Iterator[Difference]:
-    if not client.queue_exists(queue):
-        keys: dict[str, Any] = metadata or {"": None}
-        yield from (Difference(queue, "create", key, None, value) for key, value in keys.items())
-        return
-    now = client.get_queue(queue)
-    for key, value in sdk.queue_options.differing(metadata, now).items():
-        yield Difference(queue, "change", key, now.get(key), value)
+) -> Iterator[dict[str, object]]:
+    """Yield each key that is not as the file says; `now` is None if the queue does not have it."""
+    act, now, different = "create", dict[str, Any](), metadata or {"": None}
+    if client.queue_exists(queue):
+        act, now = "change", client.get_queue(queue)
+        different = sdk.queue_options.differing(metadata, now)
+    for key, value in different.items():
+        yield {"queue": queue, "act": act, "key": key, "now": now.get(key), "wanted": value}

@@ -6,7 +6,7 @@ import datetime as dt
 import itertools
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
 
 from zaqar_lite import searching
@@ -36,18 +36,10 @@ def add_commands(subparsers: Leaves) -> None:
     text = "show ready, delayed, claimed and dead counts live"
     parser = Verbs(subparsers).leaf("watch", watch, text)
     parser.set_defaults(attempts=1)  # each look is a try
-    parser.add_argument(
-        "queue",
-        nargs="*",
-        help="queues in this order; without any, those of the project, the worst first",
-    )
-    parser.add_argument(
-        "--search",
-        type=search,
-        default=Search(),
-        metavar="WORDS",
-        help="only queues that fit, such as 'orders ready>100 oldest>5m dead>0'",
-    )
+    text = "queues in this order; without any, those of the project, the worst first"
+    parser.add_argument("queue", nargs="*", help=text)
+    text = "only queues that fit, such as 'orders ready>100 oldest>5m dead>0'"
+    parser.add_argument("--search", type=search, default=Search(), metavar="WORDS", help=text)
     number(parser, "--top", "most queues to show (20)", default=20)
     text = "time between two looks, such as 500ms or 10s (1s)"
     duration(parser, "--interval", text, default=1, read=seconds_above_zero)
@@ -60,23 +52,6 @@ def search(text: str) -> Search:
         return searching.search(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _named(
-    client: "sdk.Client", wanted: Search
-) -> tuple[dict[str, Mapping[str, object] | None], bool]:
-    """Return the metadata of queues by name, and whether there are more than `MOST_QUEUES`."""
-    part = wanted.names[0] if wanted.names else None
-    queues = (
-        queue
-        for queue in client.list_queues(detailed=True, name=part)
-        if wanted.names_it(queue.name)
-    )
-    found = list(islice(queues, MOST_QUEUES + 1))
-    kept: dict[str, Mapping[str, object] | None] = {
-        queue.name: queue.metadata or {} for queue in found[:MOST_QUEUES]
-    }
-    return kept, len(found) > MOST_QUEUES
 
 
 def watch(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> int | None:
@@ -135,35 +110,35 @@ def _looks(client: "sdk.Client", arguments: argparse.Namespace) -> Iterator[Look
 
 
 def _look(client: "sdk.Client", arguments: argparse.Namespace) -> Look:
-    wanted, top, note = arguments.search, arguments.top, ""
+    wanted, top = arguments.search, arguments.top
+    part = wanted.names[0] if wanted.names else None
     try:
-        named: dict[str, Mapping[str, object] | None] = dict.fromkeys(arguments.queue)
-        queues, is_cut = (named, False) if named else _named(client, wanted)
-        rows = [_counts(client, queue, metadata) for queue, metadata in queues.items()]
+        if arguments.queue:
+            rows = [_counts(client, sdk.Queue(name, "")) for name in arguments.queue]
+            return Look(list(filter(wanted.finds, rows)))
+        listed = client.list_queues(detailed=True, name=part)
+        queues = list(islice((one for one in listed if wanted.names_it(one.name)), MOST_QUEUES + 1))
+        rows = [_counts(client, one) for one in queues[:MOST_QUEUES]]
     except (sdk.Unavailable, sdk.Unreachable) as error:
         if isinstance(error, sdk.Unreachable) and error.permanent:
             raise
         return Look([], printable(error))
-    rows = list(filter(wanted.finds, rows))
-    if arguments.queue:
-        return Look(rows)
-    if is_cut:
-        note = f"only the first {MOST_QUEUES:,} queues were looked at"
+    rows, notes = sorted(filter(wanted.finds, rows), key=by_trouble), list[str]()
     if len(rows) > top:
-        note = "; ".join(filter(None, (f"{len(rows) - top:,} more (--top)", note)))
-    return Look(sorted(rows, key=by_trouble)[:top], note=note)
+        notes.append(f"{len(rows) - top:,} more (--top)")
+    if len(queues) > MOST_QUEUES:
+        notes.append(f"only the first {MOST_QUEUES:,} queues were looked at")
+    return Look(rows[:top], note="; ".join(notes))
 
 
-def _counts(
-    client: "sdk.Client", queue: str, metadata: Mapping[str, object] | None = None
-) -> dict[str, object]:
-    stats = client.stats(queue)
-    metadata = client.get_queue(queue) if metadata is None else metadata
+def _counts(client: "sdk.Client", queue: "sdk.Queue") -> dict[str, object]:
+    stats = client.stats(queue.name)
+    metadata = client.get_queue(queue.name) if queue.metadata is None else queue.metadata
     dead_letter_queue = metadata.get("_dead_letter_queue")
     dead = client.stats(str(dead_letter_queue)).total if dead_letter_queue else None
     return {
         "at": dt.datetime.now(dt.UTC),
-        "queue": queue,
+        "queue": queue.name,
         "ready": stats.claimable,
         "delayed": stats.delayed,
         "claimed": stats.claimed,

@@ -81,8 +81,9 @@ class Queues(BaseClient):
 
     @method
     def queue_exists(self, queue: str) -> Steps[bool]:
-        """Return whether somebody has made the queue; `get_queue` shows the defaults if not."""
-        pages = list_pages(self, "queues", detailed=False, name=text("queue", queue))
+        """Return whether the queue, or `Topic`, was made; `get_queue` shows the defaults if not."""
+        kind = "topics" if isinstance(queue, Topic) else "queues"
+        pages = list_pages(self, kind, detailed=False, name=text("queue", queue))
         marker: str | None = None
         while True:
             page = yield from pages(marker)
