@@ -343,7 +343,7 @@ REFUSED = (
                 for ttl, words in (
                     ("123", "must be an integer"),
                     (None, "must be an integer"),
-                    (True, "Expected `int`"),
+                    (True, "must be an integer"),
                     (0, "at least 60"),
                     (59, "at least 60"),
                     (1 << 62, "year 9999"),

@@ -170,10 +170,10 @@ class SubscriptionDraft(Struct, frozen=True):
 
 
 _FIELDS = (
-    ("options", dict | None, "Options must be a dict."),
-    ("ttl", int, "TTL must be an integer."),
-    ("subscriber", str, "The subscriber must be a text."),
-    ("disabled", bool, "'disabled' must be true or false."),
+    ("options", (dict, type(None)), "Options must be a dict."),
+    ("ttl", (int,), "TTL must be an integer."),
+    ("subscriber", (str,), "The subscriber must be a text."),
+    ("disabled", (bool,), "'disabled' must be true or false."),
 )
 """What a field may hold that is there, and the words where not: upstream's for the first two."""
 
@@ -216,8 +216,8 @@ def parse_draft(
         )
     if needs_subscriber and "subscriber" not in document:
         raise Invalid("Missing parameter 'subscriber' in the body.")
-    for name, kind, words in _FIELDS:
-        if name in document and not isinstance(document[name], kind):
+    for name, kinds, words in _FIELDS:
+        if name in document and type(document[name]) not in kinds:
             raise Invalid(words)
     read: SubscriptionDraft = read_json(document, SubscriptionDraft, "The subscription")
     if read.options is not None:
