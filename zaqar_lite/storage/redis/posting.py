@@ -12,7 +12,6 @@ Where a key is known nothing is stored, and the poster asks which: it answers th
 the ids that they have, and posts the others.
 """
 
-import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import repeat
 
@@ -20,6 +19,7 @@ from zaqar_lite.domain.errors import KeyReused
 from zaqar_lite.domain.models import QueueRef, StoreOptions
 from zaqar_lite.domain.posts import IdempotencyKey, KnownKey, KnownKeys, NewMessage, Posted
 from zaqar_lite.domain.refusals import too_many_keys, too_many_messages
+from zaqar_lite.domain.yielding import in_steps
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.redis.codec import (
     new_randomness,
@@ -37,8 +37,6 @@ from zaqar_lite.storage.redis.outbox import Outbox
 from zaqar_lite.storage.redis.router import Word
 from zaqar_lite.storage.redis.runner import Runner
 
-_STEP = 500
-"""Messages that are written or answered in one step of the event loop."""
 PART_SIZE = 100
 """Messages of a long post that one step stores, in under 1 ms; many such steps follow."""
 _PART_BYTES = 65_536
@@ -101,11 +99,8 @@ class _Batch:
         outbox: list[bytes] = []
         keys: list[bytes] = []
         longest = 0
-        for start in range(0, len(self.messages), _STEP):
-            if start:
-                await asyncio.sleep(0)  # a large post must not hold up the others of this process
-            some = self.messages[start : start + _STEP]
-            halves = self.randomness[start : start + _STEP]
+        async for start, some in in_steps(self.messages):
+            halves = self.randomness[start : start + len(some)]
             blobs += map(pack_new, some, repeat(client), halves)
             keys += map(pack_message_key, some, halves)
             longest = max(longest, *[message.ttl_ms for message in some])
@@ -128,10 +123,10 @@ class _Batch:
     async def posted(self, first: int) -> Sequence[Posted]:
         """What is answered, where the stored messages are at consecutive positions from `first`."""
         stored: list[Posted] = []
-        for number, half in enumerate(self.randomness):
-            if number % _STEP == _STEP - 1:
-                await asyncio.sleep(0)  # as above
-            stored.append(Posted(f"{first + number:016x}{half.hex()}"))
+        async for start, halves in in_steps(self.randomness):
+            stored += [
+                Posted(f"{at:016x}{half.hex()}") for at, half in enumerate(halves, first + start)
+            ]
         named = set[int | bytes]()
         posted: list[Posted] = []
         for one in self._answers:

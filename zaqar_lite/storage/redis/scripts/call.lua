@@ -163,31 +163,14 @@ local function add_bytes(count)
   end
 end
 
--- Calls with any number of values: Lua puts a few thousand on its stack at most.
-local CHUNK = 1000
-
--- Call `command` on a key with all values; pairs of them stay together. Answers the last reply.
+-- Call `command` on a key with all values, unless there is none. No step has more than Lua's stack takes (8,000).
 local function apply(command, key, values)
-  local reply
-  for first = 1, #values, CHUNK do
-    reply = call(command, key, unpack(values, first, math.min(first + CHUNK - 1, #values)))
-  end
-  return reply
+  return #values > 0 and call(command, key, unpack(values))
 end
 
 -- The values of a hash's fields, in the order of the fields; false where there is none.
 local function gather(key, fields)
-  if #fields <= CHUNK then
-    return #fields > 0 and call('HMGET', key, unpack(fields)) or {}
-  end
-  local found = {}
-  for first = 1, #fields, CHUNK do
-    local last = math.min(first + CHUNK - 1, #fields)
-    for i, value in ipairs(call('HMGET', key, unpack(fields, first, last))) do
-      found[first + i - 1] = value
-    end
-  end
-  return found
+  return #fields > 0 and call('HMGET', key, unpack(fields)) or {}
 end
 
 -- The arguments of the call from one on to another.

@@ -206,7 +206,7 @@ operation('settle', ALWAYS, {version = true}, function()
   -- Deleted messages; rows of messages that are released or become dead letters (failing); and the new
   -- lease ends of extended messages, by their places in `live`.
   local gone, rows, extended, raised, left_claim = nothing_gone(), {}, {}, {}, {count = 0}
-  local moved, first_end, last_letter, is_sorted, bytes = 0, nil, 0, true, 0
+  local moved, first_end, bytes = 0, nil, 0
 
   local function extend(i, rest, what)
     local until_when, lifetime = now + what.first, lifetime_of(live.tracks[i])
@@ -231,9 +231,7 @@ operation('settle', ALWAYS, {version = true}, function()
     rows[#rows + 1] = row
     bytes = bytes + size_of_history(position, track)
     if row.ending.reason then
-      bytes = bytes + size_of_message(row.record)
-      local number = struct.unpack('>I8', position)
-      moved, last_letter, is_sorted = moved + 1, number, is_sorted and number > last_letter
+      bytes, moved = bytes + size_of_message(row.record), moved + 1
     end
   end
 
@@ -299,9 +297,6 @@ operation('settle', ALWAYS, {version = true}, function()
     expiring[#expiring + 1] = score_of(expires)
     expiring[#expiring + 1] = position
     keep(expires, {})
-  end
-  if not is_sorted then -- letters must reach their target in the order of their positions
-    table.sort(rows, function(a, b) return struct.unpack('>I8', a.position) < struct.unpack('>I8', b.position) end)
   end
   apply('ZADD', expiry, expiring)
   local letters = let_go(rows, held, gone, changes)

@@ -92,22 +92,6 @@ local function promote(budget)
   return #positions, #positions < budget
 end
 
--- Make ready up to `count` delayed messages whatever their `d`, which becomes now. Answers how many.
-local function release_delayed(count)
-  local positions = call('ZRANGE', due, 0, count - 1)
-  if #positions > 0 then
-    leave_delayed(positions)
-    for i, record in ipairs(gather(messages, positions)) do
-      if record and struct.unpack('>I6', record, R.due) > now then
-        record = due_at(record, now)
-        call('HSET', messages, positions[i], record)
-      end
-    end
-    make_ready(positions)
-  end
-  return #positions
-end
-
 -- Which messages are in which group. Queues without any are spared the look.
 local function is_grouped(record)
   return bit.band(record:byte(R.flags), 4) > 0

@@ -47,14 +47,6 @@ end
 -- Dead letters on their way. One call moves so many, or about STEP_BYTES: 1 ms in each of the two queues.
 local LETTERS = 100
 
-local function column(rows, name)
-  local values = {}
-  for i, row in ipairs(rows) do
-    values[i] = row[name]
-  end
-  return values
-end
-
 -- A letter but for its number, when it expires, its id, its history and its record: the target and the size
 -- of its track, the track before the id, and what is behind it. One that is put `back` keeps the origin it
 -- had, and is counted. As with attempts, what is alike in many rows is made once.
@@ -174,12 +166,15 @@ local function failure(outcome, at, wait, texts)
 end
 
 -- End the hand-outs of rows, and give them back or, where they have a reason, set them aside; what is noted
--- in `gone` leaves the queue, and tracks change as `changes` says. Answers as `set_aside`.
+-- in `gone` leaves the queue, and tracks change as `changes` says. Letters reach their target in the order of
+-- their positions. Answers as `set_aside`.
 local function let_go(rows, from, gone, changes)
   local letters, others = {}, {}
   for _, row in ipairs(rows) do
+    row.number = struct.unpack('>I8', row.position)
     table.insert(row.ending.reason and letters or others, row)
   end
+  table.sort(letters, function(a, b) return a.number < b.number end)
   end_attempts(rows)
   give_back(others, from, changes)
   local answer = set_aside(letters, gone)
@@ -258,7 +253,7 @@ operation('move', ALWAYS, {whole = true}, function()
       .. ('\0'):rep(20)
   end
 
-  local outcomes, rows, waiting_ones, bytes = {}, {}, {}, 0
+  local outcomes, rows, positions, waiting_ones, bytes = {}, {}, {}, {}, 0
   for n, id in ipairs(wanted) do
     local i = places[id]
     local track = i and live.tracks[i]
@@ -271,6 +266,7 @@ operation('move', ALWAYS, {whole = true}, function()
     else
       outcomes[n] = 'D'
       bytes = bytes + size_of_message(live.records[i]) + size_of_history(live.positions[i], track)
+      positions[#positions + 1] = live.positions[i]
       rows[#rows + 1] = {position = live.positions[i], track = track_of(i), reason = 'moved',
         record = live.records[i],
         back = true, until_when = delay > 0 and now + delay or 0, resets = ARGV[4] == '1'}
@@ -279,8 +275,8 @@ operation('move', ALWAYS, {whole = true}, function()
       end
     end
   end
-  apply('ZREM', ready, column(rows, 'position'))
-  leave_held(column(rows, 'position')) -- a message whose wait is over may still be among the held
+  apply('ZREM', ready, positions)
+  leave_held(positions) -- a message whose wait is over may still be among the held
   leave_delayed(waiting_ones)
   local gone = nothing_gone()
   local letters = set_aside(rows, gone)

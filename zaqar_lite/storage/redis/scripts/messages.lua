@@ -9,17 +9,6 @@ local function catch_up(budget)
   end
 end
 
--- The same, and remove what has expired, so that the indexes count live messages only.
-local function catch_up_and_expire()
-  local expired, has_more = expire(300)
-  return has_more and {'again', now, expired} or catch_up(300)
-end
-
--- The indexes in which every message is exactly once.
-local function indexes_of_states()
-  return {ready, waiting, held, lapsed}
-end
-
 -- List live messages by position.
 -- ARGV: 1 offset, 2 version, 3 marker (position or ''), 4 its id or '', 5 until (position or ''),
 --       6 its id or '', 7 limit, 8 client to leave out or '', 9 'c' and 'd': claimed, delayed too,
@@ -258,12 +247,12 @@ local function cuts_of(sources, most)
     local before = -1
     while rank > before do
       local position = call('ZRANGE', source, rank, rank)[1]
-      samples[#samples + 1] = {position, rank - before}
+      samples[#samples + 1] = {position, rank - before, struct.unpack('>I8', position)}
       before = rank
       rank = math.min(rank + step, sizes[i] - 1)
     end
   end
-  table.sort(samples, function(a, b) return struct.unpack('>I8', a[1]) < struct.unpack('>I8', b[1]) end)
+  table.sort(samples, function(a, b) return a[3] < b[3] end)
   local cuts, ranges, seen = {}, math.min(most, total), 0
   for i, sample in ipairs(samples) do
     seen = seen + sample[2]
@@ -279,11 +268,12 @@ end
 -- Answers: 'ok', now, ready, delayed, claimed, bytes, what `cuts_of` gives; then what `show_all` gives of the
 -- oldest and the newest, and for the first ready one.
 operation('stats', ALWAYS, {whole = true}, function()
-  local behind = catch_up_and_expire()
+  local expired, has_more = expire(300) -- so that the indexes count live messages only
+  local behind = has_more and {'again', now, expired} or catch_up(300)
   if behind then
     return behind
   end
-  local sources = indexes_of_states()
+  local sources = {ready, waiting, held, lapsed} -- every message is in one of them
   local waiting_again = call('ZCARD', parked)
   local answer = {'ok', now,
     call('ZCARD', ready) + call('ZCARD', lapsed),
@@ -332,7 +322,7 @@ operation('next_due', ALWAYS, {}, function()
   return {first}
 end)
 
--- Make delayed messages ready before their delay has ended. Expired ones are removed first.
+-- Make delayed messages ready before their delay has ended: their `d` becomes now. Expired ones are removed first.
 -- ARGV: 1 offset, 2 version, 3 how many at most (250)
 -- Answers: 'ok', and how many.
 operation('release_delayed', ALWAYS, {whole = true, version = true}, function()
@@ -340,7 +330,15 @@ operation('release_delayed', ALWAYS, {whole = true, version = true}, function()
   if has_more then
     return {'again', now, expired}
   end
-  return {'ok', release_delayed(tonumber(ARGV[3]))}
+  local positions = call('ZRANGE', due, 0, tonumber(ARGV[3]) - 1)
+  leave_delayed(positions)
+  for i, record in ipairs(gather(messages, positions)) do
+    if record and struct.unpack('>I6', record, R.due) > now then
+      call('HSET', messages, positions[i], due_at(record, now))
+    end
+  end
+  make_ready(positions)
+  return {'ok', #positions}
 end)
 
 -- Remove all messages and claims; keep idempotency keys, and letters that have left already.
