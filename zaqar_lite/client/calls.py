@@ -276,7 +276,10 @@ def _refusal(call: Call[T], request: Request, response: Response) -> ZaqarError:
     """
     failure = from_response(response, call.meanings)
     if failure.title == NO_PROJECT and "Authorization" in request.headers:
-        said = "this server takes no keys: leave the key out, and name the project"
+        said = (
+            "name the project (--project), which the key does not tell: it is an operator's, "
+            "or this server reads no keys"
+        )
         return BadRequest(NO_PROJECT, said, status=failure.status, request_id=failure.request_id)
     if not isinstance(failure, NotFound) or failure.description is not None:
         return failure

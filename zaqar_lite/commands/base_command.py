@@ -249,6 +249,8 @@ def run(handler: Handler, arguments: argparse.Namespace) -> int:
     except (sdk.Unreachable, sdk.Unavailable) as error:
         return explain(error, UNAVAILABLE)
     except (sdk.ZaqarError, ImportError) as error:
+        if isinstance(error, sdk.Unauthenticated):
+            error.title += " (--access-key, --os-cloud or --signed says who asks)"
         return explain(error, FAILED)
     except BrokenPipeError:
         raise  # `main` knows what to do
