@@ -180,8 +180,7 @@ class Database(database.Database):
         self._let_tables_go()
         await self.engine.close()
 
-    async def _leave_place(self) -> None:
-        await self._close_place()
+    _leave_place = _close_place
 
     def _let_tables_go(self) -> None:
         if self._recorder is not None:

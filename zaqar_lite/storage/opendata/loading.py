@@ -8,7 +8,7 @@ import asyncio
 import json
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -185,21 +185,17 @@ class Loading:
 
         Raises Unreadable: one can't be.
         """
-        empty = EMPTY.get(kind)
-        async for key, value in self._rows(keys.prefix(kind)):
-            try:
-                if value != empty:
-                    read(key, value)
-            except keys.ForeignQueue as exc:
-                self._damaged(Damage(key, str(exc)))
-            except (ValueError, OverflowError) as exc:
-                raise Unreadable(Damage(key, str(exc))) from exc
-
-    async def _rows(self, prefix: bytes) -> AsyncIterator[tuple[bytes, bytes]]:
+        prefix, empty = keys.prefix(kind), EMPTY.get(kind)
         async for rows in self.engine.scan(prefix, after_prefix(prefix)):
-            for row in rows:
+            for key, value in rows:
                 await self.slices.next_turn()
-                yield row
+                try:
+                    if value != empty:
+                        read(key, value)
+                except keys.ForeignQueue as exc:
+                    self._damaged(Damage(key, str(exc)))
+                except (ValueError, OverflowError) as exc:
+                    raise Unreadable(Damage(key, str(exc))) from exc
 
     def _damaged(self, damage: Damage | Unreadable) -> None:
         logger.error("damaged: %s; the record is left as it is", damage)
@@ -238,8 +234,10 @@ class Loading:
         """
         for prefix in (*self.own.log.prefixes, keys.PAYLOAD_PREFIX):
             try:
-                async for key, value in self._rows(prefix):
-                    self._read_one(key, value)
+                async for rows in self.engine.scan(prefix, after_prefix(prefix)):
+                    for key, value in rows:
+                        await self.slices.next_turn()
+                        self._read_one(key, value)
             except Unreadable as exc:
                 self._damaged(exc)
         if not self.damages:

@@ -41,17 +41,21 @@ class Layout:
 
     def __init__(self, name: str, *fields: Codec[Any]) -> None:
         self._name = name
-        self._fields = together(*fields)
+        self._fields = fields
 
     def encode(self, *values: Any) -> bytes:  # noqa: ANN401 - each is what its field takes
         """Encode a value for each field."""
-        return self._fields.encode(values)
+        fields = zip(self._fields, values, strict=True)
+        return b"".join([field.encode(value) for field, value in fields])
 
     def decode(self, data: bytes) -> list[Any]:
         """Read the value of each field. Raises CodecError: also where bytes are left over."""
-        values, offset = self._fields.read(data, 0)
+        values, offset = [], 0
+        for field in self._fields:
+            value, offset = field.read(data, offset)
+            values.append(value)
         finish(data, offset, self._name)
-        return list(values)
+        return values
 
 
 # -- numbers and bytes --
@@ -149,24 +153,6 @@ def array(of: Codec[T], counted: str = "<H") -> Codec[Sequence[T]]:
     return Codec(encode, read)
 
 
-def together(*parts: Codec[Any]) -> Codec[Sequence[Any]]:
-    """Several fields, back to back, as one value."""
-
-    def read(data: bytes, offset: int) -> tuple[Sequence[Any], int]:
-        values = []
-        for part in parts:
-            value, offset = part.read(data, offset)
-            values.append(value)
-        return tuple(values), offset
-
-    return Codec(
-        lambda values: b"".join(
-            [part.encode(value) for part, value in zip(parts, values, strict=True)]
-        ),
-        read,
-    )
-
-
 def optional(of: Codec[T]) -> Codec[T | None]:
     """A last field that may be absent; None is its absence."""
     return Codec(
@@ -198,8 +184,14 @@ def read_flagged(
     return values, offset
 
 
+def _read_pair(data: bytes, offset: int) -> tuple[tuple[str, str], int]:
+    name, offset = read_utf8(data, offset)
+    value, offset = read_utf8(data, offset)
+    return (name, value), offset
+
+
 UTF8 = Codec(utf8, read_utf8)
-PAIR: Codec[Any] = together(UTF8, UTF8)
+PAIR: Codec[tuple[str, str]] = Codec(lambda pair: utf8(pair[0]) + utf8(pair[1]), _read_pair)
 U64S: Codec[Sequence[int]] = array(number("<Q"))
 BYTES_16: Codec[bytes] = Codec(lambda value: value, lambda data, offset: take(data, offset, 16))
 REST: Codec[bytes] = Codec(lambda value: value, lambda data, offset: (data[offset:], len(data)))

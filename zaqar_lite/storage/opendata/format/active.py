@@ -165,4 +165,5 @@ def read_active(data: bytes) -> list[Element]:
                 place = ids.index(message_id, starts[array], ends[array])
                 extras[place], starts[array] = extra, place + 1
     finish(data, offset, "active page")
-    return [Element(place >= ends[0], fields, extras[place]) for place, fields in enumerate(rows)]
+    held = [False] * ends[0] + [True] * (ends[1] - ends[0])
+    return list(map(Element, held, rows, extras))

@@ -71,9 +71,10 @@ def decode_payload(data: bytes) -> bytes:
 
 QUEUE_HEADER = "queue"
 CLIENT_HEADER = "sys.client"
+HEADERS = array(PAIR, "<B")
 POSTED = Layout("metadata", fixed("<QqqqI"), REST)
 """An entry of the metadata log: id, created, received, visible, retention; and its headers."""
-HEADERS = array(PAIR, "<B")
+_METADATA = Layout("metadata", fixed("<QqqqI"), HEADERS)
 
 
 class Metadata(NamedTuple):
@@ -97,9 +98,7 @@ class Metadata(NamedTuple):
 
 def decode_metadata(data: bytes) -> Metadata:
     """Read an entry of the metadata log."""
-    numbers, rest = POSTED.decode(data)
-    headers, end = HEADERS.read(rest, 0)
-    finish(rest, end, "metadata")
+    numbers, headers = _METADATA.decode(data)
     return Metadata._make((*numbers, headers))
 
 

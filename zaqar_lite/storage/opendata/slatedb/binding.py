@@ -69,12 +69,6 @@ def _copy_in_one_step() -> None:
         data = len(value).to_bytes(4, "big") + value
         return copy_in(foreign(len(data), cast(data, pointer)), status)
 
-    def lower(value: bytes) -> Any:  # noqa: ANN401 - as above
-        status = make_status()
-        buffer = copied(value, reference(status))
-        check(None, status)
-        return buffer
-
     def put(batch: slatedb.WriteBatch, key: bytes, value: bytes) -> None:
         status = make_status()
         at = reference(status)
@@ -97,7 +91,6 @@ def _copy_in_one_step() -> None:
         rows.offset = end + 17 + 8 * data[end + 16]  # behind its sequence and its instants
         return data[start:middle], data[middle + 4 : end]
 
-    binding._UniffiFfiConverterBytes.lower = lower
     binding._UniffiFfiConverterTypeKeyValue.read = read_row
     slatedb.WriteBatch.put, slatedb.WriteBatch.delete = put, delete
     stream.from_rust_buffer = read
