@@ -39,6 +39,7 @@ from zaqar_lite.service.delivery.outbox import (
 )
 from zaqar_lite.service.delivery.strict_order import KIND, StrictOrder
 from zaqar_lite.service.long_polling import LongPolling
+from zaqar_lite.service.post_validation import Draft
 from zaqar_lite.service.subscriptions import subscriber_cache
 from zaqar_lite.service.subscriptions.subscriber_cache import SubscriberCache
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
@@ -186,15 +187,38 @@ async def test_a_turn_that_comes_too_early_by_this_clock_is_taken_again() -> Non
     assert (await messages.stats(lane)).total == 1
 
 
+async def test_delayed_messages_keep_their_order_though_clocks_differ() -> None:
+    """Some were stored at a later instant, by the store's clock, than their outbox messages say."""
+    store_clock, clock = (
+        Clock(wall=lambda: 1_800_000_000.0, monotonic=lambda: 0.0) for _ in range(2)
+    )
+    process = Process(clock, create("memory://", clock=store_clock, options=StoreOptions()))
+    made, receiver = await process.subscribe(), Recorder()
+    await process.queues.change(QUEUE, lambda old: {**old, "_default_message_delay": 2})
+    posted = []
+    for ahead in (5, 0, 5):
+        clock.advance(-ahead)
+        draft = Draft(b"1", ttl=60, delay=2)
+        receipt = await process.messages.post(QUEUE, [draft], size=1, client_id="c")
+        posted += [f"msg_{one.id}" for one in receipt.posted]
+        clock.advance(ahead)
+    for one in (store_clock, clock):
+        one.advance(1_990)
+    await process.deliver({"http": receiver})._work_on_ordered(QUEUE, made)
+    assert receiver.ids == posted
+
+
 class Recorder(Transport):
     """A transport that notes what it was sent."""
 
     def __init__(self, status: int = 204) -> None:
         self.sent: list[str] = []
+        self.ids: list[str] = []
         self._status = status
 
     async def send(self, notification: Notification) -> Answer:
         self.sent.append(notification.subscriber)
+        self.ids.append(notification.headers.get("webhook-id", ""))
         return Answer(status=self._status)
 
     async def most_at_once(self, delivering: Coroutine[Any, Any, None]) -> int:

@@ -25,6 +25,7 @@ from zaqar_lite.service.background import Background, LoggedErrors
 from zaqar_lite.service.delivery.attempt import DeliveryOutcome, DeliverySender, Result
 from zaqar_lite.service.delivery.inspection import MAX_ANSWER, AttemptLog
 from zaqar_lite.service.delivery.outbox import (
+    LEAD_MS,
     LEASE_MS,
     OUTBOX_QUEUES,
     RETRY_QUEUES,
@@ -246,23 +247,24 @@ class Deliveries:
         delivered as it was posted: a consumer may have taken and deleted it already.
         """
         queue = QueueRef(entry.project, entry.queue)
-        now = self.clock.now_ms()
         found = await self.messages.get_messages(queue, (entry.id,))
         if not found:
             record = await self.management.get_queue(queue)
             delays = record is not None and record.is_delayed
-            return None if delays and now < entry.due_at else entry
-        due_at = found[0].delay_expires_at or 0
-        entry.body = msgspec.Raw(found[0].body)
-        entry.ttl, entry.until = found[0].ttl_ms // 1000, found[0].expires_at
-        if due_at > entry.due_at and due_at > now:  # it was edited to be due later
-            entry.due_at = due_at
-            wait = max(due_at - now - LEASE_MS // 120, 0)
-            again = NewMessage(encode(entry), entry.until - now, wait)
+            return None if delays and self.clock.now_ms() < entry.due_at else entry
+        # Its instants are the store's, and this process's clock may differ: compare durations.
+        message = found[0]
+        due_at = message.delay_expires_at or 0
+        left, waits = due_at - message.now, due_at - message.created_at
+        entry.body, entry.ttl = msgspec.Raw(message.body), message.ttl_ms // 1000
+        entry.until = message.expires_at
+        if left > 0 and waits > entry.due_at - entry.posted_at:  # it was edited to be due later
+            entry.due_at = entry.posted_at + waits
+            lives = message.expires_at - message.now
+            again = NewMessage(encode(entry), lives, max(left - LEAD_MS, 0))
             await put(self.messages, worker or outbox_queue(entry.project), again)
             return None
-        if due_at > now:
-            await asyncio.sleep((due_at - now) / 1000)
+        await asyncio.sleep(max(left, 0) / 1000)
         return entry
 
     async def _deliver_fresh(
