@@ -12,7 +12,7 @@ from tests.drivers.swift.faulty_proxy import FaultyProxy
 from tests.drivers.swift.together import OpenSwift, opening
 from tests.services import SwiftServer
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.storage.swift import fence
+from zaqar_lite.storage.swift import connection
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def nothing_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     A short `timeout` would shorten the wait too. But then a busy machine sends writes too late that
     are to succeed, and Swift refuses their signatures.
     """
-    monkeypatch.setattr(fence, "_SLACK", 0.1 - fence.Fence(timeout=10)._validity)
+    monkeypatch.setattr(connection, "_SLACK", 0.1 - connection.Fence(timeout=10)._validity)
 
 
 def a_queue(stores: Stores, name: str = "queue") -> QueueUnderTest:

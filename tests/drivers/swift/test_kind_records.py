@@ -5,7 +5,7 @@ import pytest
 from tests.contract.stores import Stores
 from tests.drivers.swift.together import OpenSwift
 from zaqar_lite.domain.models import Record
-from zaqar_lite.storage.swift.kind_records import object_name
+from zaqar_lite.storage.swift.management import object_name
 
 pytestmark = pytest.mark.anyio
 

@@ -5,25 +5,11 @@ Every queue has one container, PREFIX.queue.HASH.NAME (the hash is of the projec
     m/POSITION/ID   a message. The name never changes and sorts by position (16 hex digits).
                     Content: a line of JSON with what never changes (created, client, headers,
                     origin), and then the body as it was posted.
-                    Content type: what does change, and what a listing must show, as parameters
-                        e, t    expires at (ms since 1970), and the ttl that led to it (ms)
-                        u       digest of the Client-ID that posted (echo)
-                        d       delay expires at (ms)
-                        n       claim count
-                        c, s, x, w  the last claim: id, claimed at, lease ends at (ms), Client-ID
-                        o       how that hand-out ended; x is then the end of parking
-                        f       failure count
-                        g       digest of the group
-                        to, at, mt, y   leaves for the dead-letter queue of that container, to that
-                                position, with that ttl, for that reason
-                        from, at     arrives from that container and that position
+                    Content type: what does change, and what a listing must show (`layout.State`).
     a/POSITION/ID   the history of the message m/POSITION/ID: e expires at, with the message;
                     content: its attempts
-    l/tail          `last`: no position after this one was given out; `open`: the first position of
-                    a post that is being written, and the content then tells how to finish or undo
-                    it; `birth`, `born`: what is before these is of an earlier life of the queue
-                    (messages, keys); `gone`: dropped at; `v`: version of the record; `n`: bound of
-                    messages and keys; `p`: the queue's project
+    l/tail          what holds for the whole queue (`tail.Tail`); while a post is being written, the
+                    content tells how to finish or undo it
     c/CLAIM         a claim: s started at, t ttl, x: no lease ends later;
                     content: the names it holds
     k/m/HASH, k/b/HASH   an idempotency key of a message or a batch: x forgotten at, h digest of
@@ -55,18 +41,17 @@ from zaqar_lite.storage.swift.backend import Backend
 from zaqar_lite.storage.swift.changing import Changing
 from zaqar_lite.storage.swift.management import SwiftManagementStore
 from zaqar_lite.storage.swift.posting import Posting
-from zaqar_lite.storage.swift.settling import Settling
 from zaqar_lite.storage.swift.sweeping import Sweeping
 
 
-class SwiftMessageStore(Posting, Changing, Settling, Sweeping):
+class SwiftMessageStore(Posting, Changing, Sweeping):
     """Messages and claims as objects."""
 
 
 def create(
     uri: str, *, clock: Clock, options: StoreOptions
 ) -> tuple[MessageStore, ManagementStore]:
-    """Make the two stores over one connection; `uri` is told in `auth.py`.
+    """Make the two stores over one connection; `uri` is told in `options.py`.
 
     Raises:
         ConfigurationError: the URI or an option is wrong, or several workers lack a coordination

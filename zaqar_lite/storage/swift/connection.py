@@ -3,11 +3,20 @@
 Every request here can be repeated: a PUT and a POST carry the whole new content or state, and a
 second DELETE answers 404, which is no error. So whatever may pass is tried again: a dead
 connection, 401 (with a new token or key), 408, 409 (a newer timestamp is there), 429 and 498 (rate
-limits) and every 5xx, until `patience` is over or the lock's writes must stop. A write to an
-object whose answer is lost is repeated or given up only when it can't land any more (`fence.py`).
+limits) and every 5xx, until `patience` is over or the lock's writes must stop.
+
+A write whose answer is lost may still be on its way: in a load balancer, or in a socket of a proxy
+that hangs. Swift has no compare-and-swap, so a write that lands after the next operation on the
+queue would undo that operation. So each write of an object is a temporary URL (Swift's filter
+`tempurl`). When an answer is lost, the driver waits until the write can't land any more, and only
+then repeats it or gives it up; the queue's lock is held until then. A write that Swift's proxy has
+let in by then carries its timestamp, and Swift drops it where something newer is stored.
+
+Where Swift gives no key to sign with, the wait is the same, but nothing refuses later writes.
 """
 
 import asyncio
+import hmac
 import logging
 import random
 import secrets
@@ -16,6 +25,8 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from email.utils import parsedate_to_datetime
+from hashlib import sha256
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -24,8 +35,7 @@ from swiftclient.client import http_connection
 from swiftclient.exceptions import ClientException
 
 from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.storage.swift.auth import Auth, AuthError
-from zaqar_lite.storage.swift.fence import KEY_HEADERS, Fence
+from zaqar_lite.storage.swift.options import Auth, AuthError
 
 _log = logging.getLogger(__name__)
 _FIRST_PAUSE = 0.05
@@ -33,6 +43,9 @@ _LONGEST_PAUSE = 2.0
 _PASSING = frozenset({408, 409, 425, 429, 498})
 _ANYTHING = frozenset(range(400, 500))
 UNBOUNDED = float("inf")
+KEY_HEADERS = ("X-Account-Meta-Temp-URL-Key", "X-Account-Meta-Temp-URL-Key-2")
+_SLACK = 1.0
+"""Seconds by which the clocks of Swift's proxies may differ."""
 
 
 class Reply(NamedTuple):
@@ -63,6 +76,46 @@ class Request(NamedTuple):
     def changes_object(self) -> bool:
         """Whether it writes an object, so that it must not land late."""
         return self.method in {"PUT", "POST", "DELETE"} and len(self.path) > 1
+
+
+class Fence:
+    """Sign writes by Swift's clock; `timeout` is how long a request may be silent."""
+
+    def __init__(self, timeout: float) -> None:
+        self._validity = timeout / 2 + 1
+        self.lasts = self._validity + _SLACK
+        """Seconds after which a write that was sent can't land any more."""
+        self.key: bytes | None = None
+        self._ahead = (float("-inf"), float("inf"))
+        """Bounds of how many seconds this machine's clock is ahead of Swift's."""
+
+    @property
+    def skew(self) -> float:
+        """Seconds that this machine's clock is ahead of Swift's, as far as that is certain."""
+        low, high = self._ahead
+        return low if low > 0 else min(high, 0.0)
+
+    def note_clock(self, date: str | None, started: float) -> None:
+        """Compare clocks: Swift set its Date, in whole seconds, between `started` and now."""
+        if date is None:
+            return
+        with suppress(ValueError):
+            swift_time = parsedate_to_datetime(date).timestamp()
+            seen = (started - swift_time - 1, time.time() - swift_time)
+            low, high = max(seen[0], self._ahead[0]), min(seen[1], self._ahead[1])
+            self._ahead = (low, high) if low <= high else seen  # else a clock was set
+
+    def sign(self, method: str, path: str, now: float) -> dict[str, Any]:
+        """The query of a write to an object that is sent at `now` or never; nothing without a key.
+
+        `path` is /v1/ACCOUNT/CONTAINER/OBJECT, not quoted.
+        """
+        if self.key is None:
+            return {}
+        high = self._ahead[1]
+        ends = int(now - (high if high < float("inf") else 0) + self._validity)
+        signed = hmac.new(self.key, f"{method}\n{ends}\n{path}".encode(), sha256)
+        return {"temp_url_sig": signed.hexdigest(), "temp_url_expires": ends}
 
 
 class _Lost(Exception):
@@ -186,10 +239,10 @@ class Swift:
 
     def _send(self, request: Request) -> Reply:
         """Send once over this thread's connection, with a new token where the old one ended."""
-        url, token = self._auth.current()
+        url, token = self._auth.token()
         reply = self._send_with(url, token, request)
         if reply.status == 401 and not (request.changes_object and self.fence.key):
-            url, token = self._auth.renew(token)
+            url, token = self._auth.token(stale=token)
             reply = self._send_with(url, token, request)
         return reply
 
@@ -203,7 +256,11 @@ class Swift:
         # A process may be stopped and continued between any two lines. So the clock that signs is
         # read first: whatever is sent long after it is refused here or there.
         started = time.time()
-        _refuse_after(request.until)
+        if time.monotonic() >= request.until:
+            raise Unavailable(
+                "Half of the lock's lease is over, so nothing more was written: Swift, the "
+                "coordination service or this server is too slow."
+            )
         query = dict(request.query)
         if request.changes_object:
             account = root.rpartition("/")[2]
@@ -249,19 +306,6 @@ class Swift:
 def _was_never_sent(exc: BaseException) -> bool:
     """Whether a request failed before there was a connection to send it over."""
     return isinstance(exc, ConnectTimeout) or "NewConnectionError" in repr(exc)
-
-
-def _refuse_after(until: float) -> None:
-    """Refuse to send when the right to write is over.
-
-    Asked in the worker thread just before the request: a process that is stopped and continued may
-    have been anywhere before.
-    """
-    if time.monotonic() >= until:
-        raise Unavailable(
-            "Half of the lock's lease is over, so nothing more was written: Swift, the "
-            "coordination service or this server is too slow."
-        )
 
 
 def _retry_after(reply: Reply) -> float:

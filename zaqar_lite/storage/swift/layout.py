@@ -36,7 +36,7 @@ class Containers:
 
     def queue(self, queue: QueueRef) -> str:
         """The container of a queue's messages, claims and keys."""
-        return f"{self.queues}{_digest(queue.project)}.{queue.name}"
+        return f"{self.queues}{digest(queue.project)}.{queue.name}"
 
     def queue_name(self, container: str) -> str:
         """The name of the queue whose container this is."""
@@ -44,14 +44,15 @@ class Containers:
 
     def project(self, project: str) -> str:
         """The container of a project's queue records."""
-        return f"{self.records}{_digest(project)}"
+        return f"{self.records}{digest(project)}"
 
     def kind(self, kind: str) -> str:
         """The container of the records of a kind."""
         return f"{self.kinds}{quote(kind, safe='')}"
 
 
-def _digest(text: str) -> str:
+def digest(text: str) -> str:
+    """What stands for a project or a group, whose text may be too long."""
     return sha256(text.encode(errors="surrogatepass")).hexdigest()[:32]
 
 
@@ -75,11 +76,6 @@ def position_of(name: str) -> int:
     return int(name[2:18], 16)
 
 
-def id_of(name: str) -> str:
-    """The id in the name of a message."""
-    return name[19:]
-
-
 def after_position(position: int) -> str:
     """The marker of a listing that begins after a position."""
     return f"{MESSAGES}{position:016x}0"  # '0' is the character after '/'
@@ -98,11 +94,6 @@ def key_expires_at(content_type: str) -> int:
 def client_digest(client_id: str) -> str:
     """What a listing shows of the Client-ID that posted: enough to leave out one's own."""
     return sha256(client_id.encode(errors="surrogatepass")).hexdigest()[:16]
-
-
-def group_digest(group: str) -> str:
-    """What a listing shows of a message's group."""
-    return _digest(group)
 
 
 def parameters(content_type: str) -> dict[str, str]:
@@ -137,28 +128,26 @@ class State:
     It moves for `move_reason`, which is MOVED where a client asked for it. `arriving` is set on the
     copy until the original is gone: the container that the message comes from, and `move_position`
     is its position there.
-
-    `group` is the digest of the message's group, `size` the number of bytes of its body.
     """
 
-    expires_at: int
-    ttl_ms: int
-    poster: str
-    delay_expires_at: int = 0
-    claim_count: int = 0
-    claim_id: str = ""
-    claim_expires_at: int = 0
-    claim_client: str = ""
-    claimed_at: int = 0
-    ended: str = ""
-    failure_count: int = 0
-    leaving: str = ""
-    arriving: str = ""
-    move_position: int = 0
-    move_ttl_ms: int = 0
-    move_reason: str = ""
-    group: str = ""
-    size: int = 0
+    expires_at: int  # e: milliseconds since 1970, as all instants
+    ttl_ms: int  # t: that led to it
+    poster: str  # u: digest of the Client-ID that posted, for echo
+    delay_expires_at: int = 0  # d
+    claim_count: int = 0  # n
+    claim_id: str = ""  # c
+    claim_expires_at: int = 0  # x
+    claim_client: str = ""  # w
+    claimed_at: int = 0  # s
+    ended: str = ""  # o
+    failure_count: int = 0  # f
+    leaving: str = ""  # to
+    arriving: str = ""  # from
+    move_position: int = 0  # at: in hexadecimal
+    move_ttl_ms: int = 0  # mt
+    move_reason: str = ""  # y
+    group: str = ""  # g: digest of its group
+    size: int = 0  # z: bytes of its body
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -227,7 +216,8 @@ class State:
 _NAMES = dict(zip(_PARAMETERS, (field.name for field in fields(State)), strict=True))
 
 
-class Listed(NamedTuple):
+@dataclass(slots=True)
+class Listed:
     """A message as a listing shows it."""
 
     name: str
@@ -243,11 +233,6 @@ class Listed(NamedTuple):
         return self.position >= birth and self.state.is_live(now)
 
     @property
-    def is_moving(self) -> bool:
-        """Whether it is in the middle of a move, which a crash may have cut short."""
-        return bool(self.state.leaving or self.state.arriving)
-
-    @property
     def position(self) -> int:
         """Its position in this queue."""
         return position_of(self.name)
@@ -255,7 +240,7 @@ class Listed(NamedTuple):
     @property
     def id(self) -> str:
         """Its id."""
-        return id_of(self.name)
+        return self.name[19:]
 
 
 class Content(NamedTuple):
@@ -288,37 +273,29 @@ class Content(NamedTuple):
 
     def encode(self) -> bytes:
         """Write an object's content."""
-        head: dict[str, Any] = {"created": self.created_at, "client": self.client_id}
-        if self.headers is not None:
-            head["headers"] = self.headers
-        if self.origin is not None:
-            head["origin"] = list(structs.astuple(self.origin))
-        if self.attempts:
-            head["attempts"] = self.attempts
+        head = {
+            "created": self.created_at,
+            "client": self.client_id,
+            "headers": self.headers,
+            "origin": self.origin and list(structs.astuple(self.origin)),
+            "attempts": self.attempts or None,
+        }
+        head = {key: value for key, value in head.items() if value is not None}
         return json.dumps(head).encode() + b"\n" + self.body
 
 
-class Fetched(NamedTuple):
+@dataclass(slots=True)
+class Fetched(Listed):
     """A message as its own object tells it: the truth, where a listing only proposes."""
 
-    listed: Listed
     content: Content
-
-    @property
-    def state(self) -> State:
-        """Its state."""
-        return self.listed.state
-
-    def with_state(self, state: State) -> "Fetched":
-        """The same message in another state."""
-        return Fetched(Listed(self.listed.name, state), self.content)
 
     def view(self, now: int) -> Message:
         """Show it to a reader."""
         state, content = self.state, self.content
         return Message(
-            self.listed.id,
-            self.listed.position,
+            self.id,
+            self.position,
             content.body,
             state.ttl_ms,
             content.created_at,

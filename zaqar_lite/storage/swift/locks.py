@@ -13,7 +13,8 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -25,13 +26,13 @@ from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.storage.swift.connection import UNBOUNDED
 
 _log = logging.getLogger(__name__)
-_PATIENCE = 20.0
+PATIENCE = 20.0
 _ANSWER = 5.0
 """Seconds in which the coordination service has to answer; its clients may try for longer."""
 _POLL = 0.1
 """At most so many seconds pass before a process asks again for a lock that another one holds."""
-_SECOND = 0.5
-"""Seconds for which a holder of one lock waits for a second one before it frees the first."""
+SECOND = 0.5
+"""Seconds for which a holder of one lock waits for a second one, before it frees the first."""
 _TURN = 1.0
 """After so many seconds a process that takes one lock again and again pauses for the others: they
 ask for it only now and then, and would hardly ever find it free.
@@ -49,14 +50,14 @@ class Busy(Unavailable):
         super().__init__("The queue is busy: its lock was not free in time.", retry_after=2)
 
 
+@dataclass(slots=True)
 class Lease:
     """The right to write to one queue, while its lock is held."""
 
-    def __init__(self, until: float) -> None:
-        self.until = until
-        """The instant, in monotonic seconds, from which on nothing may be written any more."""
-        self.lost = False
-        """Whether the lock was lost before it was freed, or that could not be found out."""
+    until: float
+    """The instant, in monotonic seconds, from which on nothing may be written any more."""
+    lost: bool = False
+    """Whether the lock was lost before it was freed, or that could not be found out."""
 
 
 class Locks:
@@ -86,12 +87,16 @@ class Locks:
         name: str,
         work: Callable[[Lease], Awaitable[T]],
         *,
-        also: str | None = None,
+        within: str | None = None,
         exclusive: bool = False,
     ) -> T:
-        """Do `work` under a lock, or two of them, to its end even when the caller is cancelled.
+        """Do `work` under a lock, to its end even when the caller is cancelled.
 
-        A request that was given up must not leave threads that write after the lock is free.
+        The lock `within` is taken before that, so that racing makers can't pass a bound.
+
+        A request that was given up must not leave threads that write after the lock is free. Where
+        the work raises Busy, because others hold a second lock that it needs and may wait for this
+        one, it is begun again after a moment.
 
         Raises:
             Unavailable: the lock was not free in time; or the work is `exclusive`, and the lock may
@@ -99,8 +104,17 @@ class Locks:
         """
 
         async def locked() -> T:
-            async with self.hold(name) if also is None else self.hold_both(name, also) as lease:
-                done = await work(lease)
+            give_up = time.monotonic() + PATIENCE
+            while True:
+                first = nullcontext() if within is None else self.hold(within)
+                try:
+                    async with first, self.hold(name) as lease:
+                        done = await work(lease)
+                    break
+                except Busy:
+                    if time.monotonic() >= give_up:
+                        raise
+                await asyncio.sleep(random.uniform(2 * _POLL, 4 * _POLL))  # noqa: S311 - no secret
             if exclusive and lease.lost:
                 raise Unavailable(
                     "The queue's lock was lost while it was held: the coordination service was "
@@ -115,29 +129,8 @@ class Locks:
         return await asyncio.shield(task)
 
     @asynccontextmanager
-    async def hold_both(self, first: str, second: str) -> AsyncIterator[Lease]:
-        """Hold two locks, in whatever order others take them.
-
-        Others may hold the second and wait for the first. So whoever holds the first and does not
-        get the second soon frees the first for a moment, and begins again.
-        """
-        give_up = time.monotonic() + _PATIENCE
-        while True:
-            async with AsyncExitStack() as held:
-                lease = await held.enter_async_context(self.hold(first))
-                try:
-                    other = await held.enter_async_context(self.hold(second, patience=_SECOND))
-                except Busy:
-                    if time.monotonic() >= give_up:
-                        raise
-                else:
-                    yield Lease(min(lease.until, other.until))
-                    return
-            await asyncio.sleep(random.uniform(2 * _POLL, 4 * _POLL))  # noqa: S311 - spreads load
-
-    @asynccontextmanager
     async def hold(
-        self, name: str, *, turn: float = _TURN, patience: float = _PATIENCE
+        self, name: str, *, turn: float = _TURN, patience: float = PATIENCE
     ) -> AsyncIterator[Lease]:
         """Hold the lock; `run` is what keeps a cancelled caller from freeing it too early.
 
@@ -146,9 +139,7 @@ class Locks:
         Raises:
             Busy: it was not free within `patience` seconds.
         """
-        lock = self._locks.get(name)
-        if lock is None:
-            lock = self._locks[name] = asyncio.Lock()
+        lock = self._locks.setdefault(name, asyncio.Lock())
         try:
             await asyncio.wait_for(lock.acquire(), patience)
         except TimeoutError as exc:

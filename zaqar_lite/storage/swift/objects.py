@@ -49,8 +49,6 @@ class Objects:
     def __init__(self, swift: Swift, clock: Clock) -> None:
         self._swift = swift
         self._clock = clock
-        self.page = PAGE
-        """The most entries that it asks for in one listing; Swift gives 10,000 unless told less."""
 
     async def list(
         self,
@@ -64,16 +62,17 @@ class Objects:
     ) -> Sequence[Entry]:
         """One page of a listing, by name; empty where the container does not exist.
 
-        `after` and `before` are exclusive. With `newest_first` they change places, as in Swift.
+        Without a container it is the account's, of containers. `after` and `before` are exclusive.
+        With `newest_first` they change places, as in Swift.
         """
         if newest_first:
             after, before = before, after
         places = {"marker": after, "end_marker": before, "prefix": prefix}
         query: dict[str, str | int] = {key: value for key, value in places.items() if value}
-        query |= {"format": "json", "limit": min(limit, self.page)}
+        query |= {"format": "json", "limit": min(limit, PAGE)}
         if newest_first:
             query["reverse"] = "true"
-        reply = await self._swift.call("GET", container, query=query)
+        reply = await self._swift.call("GET", *filter(None, [container]), query=query)
         if not reply.found or not reply.body:
             return ()
         return [
@@ -81,10 +80,16 @@ class Objects:
         ]
 
     async def pages(
-        self, container: str, *, after: str = "", before: str = "", prefix: str = "", first: int
+        self,
+        container: str,
+        *,
+        after: str = "",
+        before: str = "",
+        prefix: str = "",
+        first: int = PAGE,
     ) -> AsyncIterator[Sequence[Entry]]:
         """The pages of a listing: a first one of `first` entries, each next four times as long."""
-        limit = min(first, self.page)
+        limit = min(first, PAGE)
         while True:
             page = await self.list(
                 container, after=after, before=before, prefix=prefix, limit=limit
@@ -93,7 +98,7 @@ class Objects:
                 yield page
             if len(page) < limit:
                 return
-            after, limit = page[-1].name, min(4 * limit, self.page)
+            after, limit = page[-1].name, min(4 * limit, PAGE)
 
     async def messages(
         self, container: str, *, start: int, before: str = layout.AFTER_MESSAGES, first: int = PAGE
@@ -159,37 +164,25 @@ class Objects:
         reply = await self._swift.call("DELETE", container, until=lease.until, accept=_CONFLICT)
         return reply.status != 409
 
-    async def containers(self, prefix: str, *, after: str, limit: int) -> Sequence[str]:
-        """Names of containers with a prefix, in order."""
-        query: dict[str, str | int] = {
-            "format": "json",
-            "prefix": prefix,
-            "limit": min(limit, self.page),
-        }
-        if after:
-            query["marker"] = after
-        reply = await self._swift.call("GET", query=query)
-        return [entry["name"] for entry in json.loads(reply.body or b"[]")] if reply.found else ()
-
     async def fetch(self, container: str, name: str) -> Fetched | None:
         """Read a message, whatever its state; None when it is gone."""
         reply = await self.get(container, name)
         if not reply.found:
             return None
         state = State.parse(reply.headers["Content-Type"])
-        return Fetched(Listed(name, state), Content.parse(reply.body))
+        return Fetched(name, state, Content.parse(reply.body))
 
-    async def state(self, container: str, name: str) -> State | None:
+    async def listed(self, container: str, name: str) -> Listed | None:
         """Read a message's state; None when it is gone."""
         reply = await self.head(container, name)
-        return State.parse(reply.headers["Content-Type"]) if reply.found else None
+        return Listed(name, State.parse(reply.headers["Content-Type"])) if reply.found else None
 
     async def put_message(self, container: str, message: Fetched, lease: Lease) -> None:
         """Write a message."""
         state = message.state
         await self.put(
             container,
-            message.listed.name,
+            message.name,
             state.content_type(),
             message.content.encode(),
             lease,

@@ -1,6 +1,6 @@
 """Posting: messages get their positions and are written under the queue's lock."""
 
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -12,10 +12,10 @@ from zaqar_lite.domain.models import Message, QueueRef
 from zaqar_lite.domain.posts import IdempotencyKey, KnownKey, KnownKeys, NewMessage, Posted
 from zaqar_lite.domain.refusals import too_many_keys, too_many_messages
 from zaqar_lite.storage.swift import layout
-from zaqar_lite.storage.swift.ending import dump_attempts
-from zaqar_lite.storage.swift.layout import Content, Fetched, Listed, State
+from zaqar_lite.storage.swift.layout import Content, Fetched, State
 from zaqar_lite.storage.swift.locks import Lease
-from zaqar_lite.storage.swift.objects import Entry, together
+from zaqar_lite.storage.swift.messages import dump_attempts
+from zaqar_lite.storage.swift.objects import together
 from zaqar_lite.storage.swift.reading import Reading
 from zaqar_lite.storage.swift.tail import Intent, Key, Tail
 
@@ -77,8 +77,8 @@ class Posting(Reading):
                 return plan.answers(())
             new_keys = len(plan.keys) + (batch_key is not None)
             bound = await self._bound(queue, tail, len(plan.new), new_keys)
-            tail = replace(tail, bound=bound, project=queue.project)
-            positions = self._tails.next_positions(tail, len(plan.new))
+            tail, positions = self._tails.advance(tail, len(plan.new), project=queue.project)
+            tail = replace(tail, bound=bound)
             ids = new_message_ids(positions.start, len(positions))
             await self._store_outbox(plan.new, ids, client_id)
             answers = plan.answers(ids)
@@ -87,7 +87,7 @@ class Posting(Reading):
                 keys.append(_stored_key("b", batch_key, [answer.id for answer in answers]))
             made = self._made(plan.new, positions, ids, client_id)
             forgotten_at = self._now() + self._connection.limits.idempotency_window_ms
-            await self._store(container, tail, positions, lease, made, keys, forgotten_at)
+            await self._store(container, tail, lease, made, keys, forgotten_at)
             return answers
 
         return await self._connection.locked(queue, work)
@@ -107,20 +107,14 @@ class Posting(Reading):
         return await self._connection.locked(queue, work)
 
     async def _knows_any(self, container: str) -> bool:
-        for kind in ("m", "b"):
-            async for page in self._objects.pages(
-                container, prefix=f"{layout.KEYS}{kind}/", first=self._objects.page
-            ):
-                if any(_key_ends(entry) > self._now() for entry in page):
-                    return True
+        async for page in self._objects.pages(container, prefix=layout.KEYS):
+            ours = (entry for entry in page if not entry.name.startswith(layout.KEYS + "a/"))
+            if any(layout.key_expires_at(entry.content_type) > self._now() for entry in ours):
+                return True
         return False
 
     async def _remembered(
-        self,
-        container: str,
-        messages: Collection[str],
-        batch_key: str | None,
-        tail: Tail,
+        self, container: str, messages: Collection[str], batch_key: str | None, tail: Tail
     ) -> tuple[KnownKey | None, Mapping[str, KnownKey]]:
         """The batch key of a call and its message keys by text, as far as they are known."""
         texts = list(dict.fromkeys(messages))
@@ -163,11 +157,9 @@ class Posting(Reading):
         """Store outbox messages under their queue's lock, whatever its limits say."""
         container, count = self._container(queue), len(entries)
         tail = await self._tails.load(container, lease)
-        positions = self._tails.next_positions(tail, count)
-        tail = replace(tail, bound=tail.bound and tail.bound + count, project=queue.project)
+        tail, positions = self._tails.advance(tail, count, project=queue.project)
         ids = new_message_ids(positions.start, count)
-        made = self._made(entries, positions, ids, client_id)
-        await self._store(container, tail, positions, lease, made)
+        await self._store(container, tail, lease, self._made(entries, positions, ids, client_id))
 
     def _made(
         self, messages: Sequence[NewMessage], positions: range, ids: Sequence[str], client_id: str
@@ -183,32 +175,24 @@ class Posting(Reading):
         self,
         container: str,
         tail: Tail,
-        positions: range,
         lease: Lease,
         made: Sequence[Fetched],
         keys: Sequence[Key] = (),
         forgotten_at: int = 0,
     ) -> None:
-        """Write messages at new positions, and keys, at once; with keys all of them or none."""
-        moved = [message.listed for message in made if message.listed.was_moved]
-        names = tuple(message.listed.name for message in made)
+        """Write messages where the tail was opened, and keys, at once; with keys all or none."""
+        names = tuple(message.name for message in made)
         intent = Intent(names, tuple(keys), forgotten_at)
-        async with self._tails.appending(
-            container, tail, positions, lease, intent if keys else None
-        ):
+        async with self._tails.appending(container, tail, lease, intent if keys else None):
             try:
                 await together(
-                    *(self._objects.put_message(container, message, lease) for message in made),
-                    *(self._dead_letters.index(container, listed, lease) for listed in moved),
+                    *(self._messages.put(container, message, lease) for message in made),
                     self._tails.put_keys(container, intent, lease),
                 )
             except ZaqarLiteError:
                 await self._tails.undo(container, intent, lease)
                 raise
-        delays = [m.state.delay_expires_at for m in made if m.state.is_delayed(self._now())]
-        self._hints.announce_ready(container, len(made) - len(delays))
-        if delays:
-            self._hints.announce_due(container, min(delays))
+        self._hints.announce(container, (message.state for message in made))
 
     async def import_messages(
         self, queue: QueueRef, messages: Sequence[Message], *, source: str, number: int
@@ -223,13 +207,10 @@ class Posting(Reading):
             if is_known and int(known.body) >= number:
                 return
             live = [message for message in messages if message.expires_at > now]
-            positions = self._tails.next_positions(tail, len(live))
+            tail, positions = self._tails.advance(tail, len(live), project=queue.project, keys=1)
             made = [_fetched(*each) for each in zip(live, positions, strict=True)]
             calls = [Key(name, (str(number),))]
-            bound = tail.bound and tail.bound + len(made) + 1
-            tail = replace(tail, bound=bound, project=queue.project)
-            forgotten_at = now + _ADOPTED_FOR_MS
-            await self._store(container, tail, positions, lease, made, calls, forgotten_at)
+            await self._store(container, tail, lease, made, calls, now + _ADOPTED_FOR_MS)
 
         await self._connection.locked(queue, work)
 
@@ -240,8 +221,7 @@ class Posting(Reading):
             LimitReached: the queue is full of messages, or of keys.
         """
         limits, container = self._connection.limits, self._container(queue)
-        known = self._tails.known(container)
-        now = self._now()
+        known, now = self._tails.known(container), self._now()
         full = too_many_messages(queue, limits.max_messages)
         if known.room is not None and known.room[0] > now and known.room[1] < messages:
             raise full
@@ -250,44 +230,34 @@ class Posting(Reading):
             return tail.bound + messages + keys
         objects = await self._objects.count(container)
         if objects + messages > limits.max_messages:
-            start = layout.after_position(tail.birth - 1) if tail.birth else layout.MESSAGES
-            pages = self._objects.pages(
-                container, after=start, before=layout.AFTER_MESSAGES, first=self._objects.page
-            )
-            live, _ = await _count(pages, objects, _message_ends, now)
+            pages = self._objects.messages(container, start=tail.birth)
+            ends = ([one.state.expires_at for one in page] async for page in pages)
+            live, _ = await _count(ends, objects, now)
             if live + messages > limits.max_messages:
                 known.room = (now + _FULL_MS, limits.max_messages - live)
                 raise full
         if keys and objects + keys > limits.max_idempotency_keys:
-            pages = self._objects.pages(container, prefix=layout.KEYS, first=self._objects.page)
-            live, oldest = await _count(pages, objects, _key_ends, now)
+            listed = self._objects.pages(container, prefix=layout.KEYS)
+            expires_at = layout.key_expires_at
+            ends = ([expires_at(one.content_type) for one in page] async for page in listed)
+            live, oldest = await _count(ends, objects, now)
             if live + keys > limits.max_idempotency_keys:
                 raise too_many_keys(queue, limits.max_idempotency_keys, wait_ms=oldest - now)
         return objects + messages + keys
 
 
-async def _count(
-    pages: AsyncIterator[Sequence[Entry]], most: int, ends: Callable[[Entry], int], now: int
-) -> tuple[int, int]:
-    """How many of the objects listed have not ended, and when the first of them does.
+async def _count(pages: AsyncIterator[Sequence[int]], most: int, now: int) -> tuple[int, int]:
+    """How many of the objects, by their ends, have not ended, and when the first of them does.
 
     Where there are too many to count, `most` of them: they free themselves in time.
     """
     count, number, first = 0, 0, _END
     async for page in pages:
-        left = [end for end in map(ends, page) if end > now]
+        left = [end for end in page if end > now]
         count, number, first = count + len(left), number + 1, min([first, *left])
         if number == _MOST_PAGES:
             return most, first
     return count, first
-
-
-def _message_ends(entry: Entry) -> int:
-    return State.parse(entry.content_type).expires_at
-
-
-def _key_ends(entry: Entry) -> int:
-    return layout.key_expires_at(entry.content_type)
 
 
 def _fetched(message: Message, position: int) -> Fetched:
@@ -301,7 +271,7 @@ def _fetched(message: Message, position: int) -> Fetched:
         delay_expires_at=message.delay_expires_at or 0,
         claim_count=message.claim_count,
         failure_count=message.failure_count,
-        group="" if group is None else layout.group_digest(group),
+        group="" if group is None else layout.digest(group),
         size=len(message.body),
     )
     content = Content(
@@ -312,7 +282,7 @@ def _fetched(message: Message, position: int) -> Fetched:
         message.body,
         dump_attempts(message.attempts),
     )
-    return Fetched(Listed(layout.message_name(position, message.id), state), content)
+    return Fetched(layout.message_name(position, message.id), state, content)
 
 
 def _plan(messages: Sequence[NewMessage], known: Mapping[str, KnownKey]) -> Plan:

@@ -11,16 +11,18 @@ from zaqar_lite.storage.base import MAX_EXAMINED, MessageStore
 from zaqar_lite.storage.store import Connected
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.backend import Backend
-from zaqar_lite.storage.swift.dead_letters import DeadLetters
 from zaqar_lite.storage.swift.layout import Fetched, Listed, State
-from zaqar_lite.storage.swift.objects import PAGE, together
+from zaqar_lite.storage.swift.messages import DeadLetters, Messages
+from zaqar_lite.storage.swift.objects import together
 from zaqar_lite.storage.swift.tail import Tail
 from zaqar_lite.storage.watchers import Listener, Watch
 
 MOST_EXAMINED = 10_000
 """Entries that one claim examines, or one search for what is due; the next one goes on there."""
 NEVER = 1 << 62
-T = TypeVar("T")
+L = TypeVar("L", bound=Listed)
+Read = Callable[[str, str], Awaitable[L | None]]
+"""Read a message, or no more than a listing shows, by container and name."""
 _CENSUS = 50
 """Containers on one page of the account's listing."""
 SPARE = 20
@@ -38,8 +40,8 @@ class Reading(Connected[Backend], MessageStore):
         self._objects = backend.objects
         self._tails = backend.tails
         self._hints = backend.hints
-        self._dead_letters = DeadLetters(backend)
-        self._histories = self._dead_letters.histories
+        self._messages = Messages(backend.objects)
+        self._dead_letters = DeadLetters(backend, self._messages)
 
     def _container(self, queue: QueueRef) -> str:
         return self._connection.containers.queue(queue)
@@ -60,30 +62,25 @@ class Reading(Connected[Backend], MessageStore):
             end = min(end, await self._marker_position(container, selection.until) + 1)
         before = min(layout.after_position(end - 1), layout.AFTER_MESSAGES)
         unwanted = selection.exclude_client_id and layout.client_digest(selection.exclude_client_id)
-        page = Page([], None)
         found: list[Message] = []
-        page.messages = found
-        examined = 0
+        marker, examined = None, 0
         async for listed in self._objects.messages(
             container, start=start, before=before, first=limit + SPARE
         ):
-            done = 0
-            while done < len(listed) and len(found) < limit:
-                chosen: list[str] = []
-                while done < len(listed) and len(found) + len(chosen) < limit:
-                    state = listed[done].state
-                    if state.poster != unwanted and _wanted(selection, state, self._now()):
-                        chosen.append(listed[done].name)
-                    done += 1
-                messages = await self._fetch_all(container, chosen)
+            now, marker = self._now(), listed[-1].position
+            left = [one for one in listed if _wanted(selection, one.state, unwanted, now)]
+            while left and len(found) < limit:
+                few, left = left[: limit - len(found)], left[limit - len(found) :]
+                messages = await self._fetch_all(container, [one.name for one in few])
                 now = self._now()
-                wanted = [m for m in messages if _wanted(selection, m.state, now)]
+                wanted = [m for m in messages if _wanted(selection, m.state, unwanted, now)]
                 found += await self._views(container, wanted, details=selection.details)
-            page.marker = listed[done - 1].position
-            examined += done
+                if len(found) >= limit:
+                    marker = few[-1].position
+            examined += len(listed)
             if len(found) >= limit or (found and examined >= MAX_EXAMINED):
                 break
-        return page
+        return Page(found, marker)
 
     async def _fetch_all(self, container: str, names: Collection[str]) -> list[Fetched]:
         """Read messages at once; those that are gone are left out."""
@@ -97,7 +94,7 @@ class Reading(Connected[Backend], MessageStore):
         now = self._now()
         views = [message.view(now) for message in messages]
         if details:
-            reads = (self._histories.read_all(container, message) for message in messages)
+            reads = (self._messages.all_attempts(container, message) for message in messages)
             for view, attempts in zip(views, await together(*reads), strict=True):
                 view.attempts = attempts
         return views
@@ -106,10 +103,10 @@ class Reading(Connected[Backend], MessageStore):
         """The position of a marker: that of the message, wherever it is now."""
         if marker.message_id is not None:
             moved = await self._moved_to(container, marker.message_id)
-            if moved is not None and await self._objects.state(
-                container, layout.message_name(moved, marker.message_id)
-            ):
-                return moved
+            if moved is not None:
+                name = layout.message_name(moved, marker.message_id)
+                if (await self._objects.head(container, name)).found:
+                    return moved
         return marker.position
 
     async def _moved_to(self, container: str, message_id: str) -> int | None:
@@ -118,81 +115,42 @@ class Reading(Connected[Backend], MessageStore):
             return None
         return int(layout.parameters(reply.headers["Content-Type"])["at"], 16)
 
-    async def _find(self, container: str, message_id: str) -> Listed | None:
-        """Find a message by its id, in any state."""
-        found = await self._read_by_id(container, message_id, self._objects.state)
-        return found and Listed(*found)
-
-    async def _fetch(self, container: str, message_id: str) -> Fetched | None:
-        """Read a message by its id, in any state."""
-        found = await self._read_by_id(container, message_id, self._objects.fetch)
-        return found and found[1]
-
-    async def _read_by_id(
-        self, container: str, message_id: str, read: Callable[[str, str], Awaitable[T | None]]
-    ) -> tuple[str, T] | None:
-        """Read a message where it was posted, or where it was moved to; answer its name too."""
-        name = layout.original_name(message_id)
-        found = await read(container, name)
+    async def _read_by_id(self, container: str, message_id: str, read: Read[L]) -> L | None:
+        """Read a message where it was posted, or where it was moved to."""
+        found = await read(container, layout.original_name(message_id))
         if found is None:
             position = await self._moved_to(container, message_id)
-            if position is None:
-                return None
-            name = layout.message_name(position, message_id)
-            found = await read(container, name)
-        return None if found is None else (name, found)
+            if position is not None:
+                found = await read(container, layout.message_name(position, message_id))
+        return found
 
     async def get_messages(
         self, queue: QueueRef, ids: Collection[str], *, details: bool = False
     ) -> Sequence[Message]:
         """Fetch the live ones; see the seam."""
         container = self._container(queue)
-        known = [message_id for message_id in dict.fromkeys(ids) if is_message_id(message_id)]
-        tail, found = await asyncio.gather(
-            self._tails.peek(container), together(*(self._fetch(container, i) for i in known))
-        )
-        now = self._now()
-        live = [m for m in found if m is not None and m.listed.exists(tail.birth, now)]
+        live = await self._find_live(container, ids, self._objects.fetch)
         return await self._views(container, live, details=details)
 
-    async def _find_live(self, container: str, ids: Collection[str], tail: Tail) -> list[Listed]:
-        """The live messages of these ids, as their objects tell."""
-        found = await together(*(self._find(container, key) for key in ids if is_message_id(key)))
+    async def _find_live(
+        self, container: str, ids: Collection[str], read: Read[L], tail: Tail | None = None
+    ) -> list[L]:
+        """The live messages of these ids, as their objects tell; the tail is read unless known."""
+        known = [message_id for message_id in dict.fromkeys(ids) if is_message_id(message_id)]
+        reads = together(*(self._read_by_id(container, key, read) for key in known))
+        if tail is None:
+            peeked, found = await asyncio.gather(self._tails.peek(container), reads)
+            birth = peeked.birth
+        else:
+            birth, found = tail.birth, await reads
         now = self._now()
-        return [one for one in found if one is not None and one.exists(tail.birth, now)]
+        return [one for one in found if one is not None and one.exists(birth, now)]
 
     async def stats(self, queue: QueueRef, *, ranges: int = 0) -> Stats:
         """Count from listings; read only the oldest and the newest."""
-        container = self._container(queue)
-        stats, names = await self._count(self._live(container), ranges)
-        ends = await self._fetch_all(container, names)
-        if ends:
-            now = self._now()
-            stats.oldest, stats.newest = ends[0].view(now), ends[-1].view(now)
-        return stats
-
-    async def _live(self, container: str) -> AsyncIterator[Listed]:
-        """The live messages in order of position, by listings alone: they begin with the tail."""
-        tail: Tail | None = None
-        async for page in self._objects.pages(
-            container, after=layout.BEFORE_TAIL, before=layout.AFTER_MESSAGES, first=PAGE
-        ):
-            now, is_tail = self._now(), page[0].name == layout.TAIL
-            if is_tail or tail is None:
-                listed = page[0].content_type
-                tail = Tail.parse(listed) if is_tail else await self._tails.peek(container)
-            for name, text in page[is_tail:]:
-                found = Listed(name, State.parse(text))
-                if found.exists(tail.birth, now):
-                    yield found
-
-    async def _count(self, live: AsyncIterator[Listed], ranges: int) -> tuple[Stats, list[str]]:
-        """Count messages, and name the first and the last one."""
-        now = self._now()
-        stats = Stats()
-        ends: list[str] = []
-        order: list[int] = []
-        async for listed in live:
+        container, now = self._container(queue), self._now()
+        stats, ends, order = Stats(), list[str](), list[int]()
+        async for listed in self._live(container):
             if ranges:
                 order.append(listed.position)
             ends[1:] = [listed.name]
@@ -208,13 +166,32 @@ class Reading(Connected[Backend], MessageStore):
                 stats.ready += 1
         ranges = min(ranges, len(order))
         stats.cuts = [order[len(order) * (index + 1) // ranges - 1] for index in range(ranges)]
-        return stats, ends
+        shown = await self._fetch_all(container, ends)
+        if shown:
+            stats.oldest, stats.newest = shown[0].view(self._now()), shown[-1].view(self._now())
+        return stats
+
+    async def _live(self, container: str) -> AsyncIterator[Listed]:
+        """The live messages in order of position, by listings alone: they begin with the tail."""
+        tail: Tail | None = None
+        async for page in self._objects.pages(
+            container, after=layout.BEFORE_TAIL, before=layout.AFTER_MESSAGES
+        ):
+            now, is_tail = self._now(), page[0].name == layout.TAIL
+            if is_tail or tail is None:
+                listed = page[0].content_type
+                tail = Tail.parse(listed) if is_tail else await self._tails.peek(container)
+            for name, text in page[is_tail:]:
+                found = Listed(name, State.parse(text))
+                if found.exists(tail.birth, now):
+                    yield found
 
     async def nonempty_queues(self) -> AsyncIterator[QueueRef]:
         """Name the queues by the account's listing; each costs a read of its tail, once."""
         prefix, after = self._connection.containers.queues, ""
         while True:
-            page = await self._objects.containers(prefix, after=after, limit=_CENSUS)
+            listed = await self._objects.list("", prefix=prefix, after=after, limit=_CENSUS)
+            page = [entry.name for entry in listed]
             projects = await together(*map(self._tails.project, page))
             for container, project in zip(page, projects, strict=True):
                 if project:
@@ -258,11 +235,11 @@ class Reading(Connected[Backend], MessageStore):
         return Watch(partial(self.next_due, queue), end)
 
 
-def _wanted(selection: ListQuery, state: State, now: int) -> bool:
-    """Whether a listing shows a message in this state."""
-    if not state.is_live(now):
+def _wanted(selection: ListQuery, state: State, unwanted: str | None, now: int) -> bool:
+    """Whether a listing shows a message in this state that another than `unwanted` posted."""
+    if not state.is_live(now) or state.poster == unwanted:
         return False
-    if selection.group is not None and state.group != layout.group_digest(selection.group):
+    if selection.group is not None and state.group != layout.digest(selection.group):
         return False
     if state.is_claimed_or_parked(now):
         return selection.include_claimed

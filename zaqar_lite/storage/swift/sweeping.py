@@ -4,17 +4,12 @@ Swift's X-Delete-At would also remove what has expired, but later.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 
 from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.domain.models import (
-    NO_RETRIES,
-    QueueRef,
-    RetryPolicy,
-    RetryPolicyOf,
-    SweepResult,
-    no_retries,
-)
-from zaqar_lite.storage.swift import layout
+from zaqar_lite.domain.models import QueueRef, RetryPolicy, RetryPolicyOf, SweepResult, no_retries
+from zaqar_lite.storage.swift import layout, objects
 from zaqar_lite.storage.swift.backend import Backend
 from zaqar_lite.storage.swift.claiming import Claiming
 from zaqar_lite.storage.swift.layout import Listed, State
@@ -53,7 +48,8 @@ class Sweeping(Claiming):
         container, name = self._after
         prefix = self._connection.containers.queues
         found = [container] if name else []
-        found += await self._objects.containers(prefix, after=container, limit=_QUEUES)
+        listed = await self._objects.list("", prefix=prefix, after=container, limit=_QUEUES)
+        found += [entry.name for entry in listed]
         total = SweepResult()
         for each in found:
             after = name if each == container else ""
@@ -73,57 +69,56 @@ class Sweeping(Claiming):
         self, container: str, after: str, limit: int, retries_of: RetryPolicyOf
     ) -> tuple[SweepResult, str]:
         """Tidy one page of a queue: what was done, and where to go on."""
-        page, now = max(min(limit, self._objects.page), 1), self._now()
+        page, now = max(min(limit, objects.PAGE), 1), self._now()
         entries = await self._objects.list(container, after=after, limit=page)
-        entries, lapsed, whole = _up_to_lapsed(entries, len(entries) < page, now)
+        whole = len(entries) < page
         if not after:
             tails = [Tail.parse(e.content_type) for e in entries if e.name == layout.TAIL]
             self._swept_tail = tails[0] if tails else await self._tails.peek(container)
         tail = self._swept_tail
         buried = {entry.name for entry in entries if _is_of_earlier_life(entry.name, tail)}
+        await together(*(self._objects.remove(container, name, UNLOCKED) for name in buried))
+        done = SweepResult(deleted=len(buried))
         messages = [
             Listed(entry.name, State.parse(entry.content_type))
             for entry in entries
             if entry.name.startswith(layout.MESSAGES) and entry.name not in buried
         ]
-        await together(*(self._objects.remove(container, name, UNLOCKED) for name in buried))
+        self._hints.announce(container, (m.state for m in messages if m.state.is_claimable(now)))
         over = [e for e in entries if e.name not in buried and _is_over(e, tail, now)]
-        cut = [one for one in messages if one.is_moving]
-        lapsed = [name for name in lapsed if tail.project and name not in buried]
+        cut = [one for one in messages if one.state.leaving or one.state.arriving]
+        lapsed = [m.name for m in messages if m.state.is_live(now) and m.state.has_lapsed(now)]
         names = [entry.name for entry in entries]
         left = not after and whole and (not names or (_is_long_gone(tail, now) and len(names) == 1))
-        ready = [m for m in messages if m.state.is_ready(now) and not m.state.is_delayed(now)]
-        self._hints.announce_ready(container, len(ready))
-        retries = NO_RETRIES
-        if lapsed:
-            queue = QueueRef(tail.project, self._connection.containers.queue_name(container))
-            retries = await retries_of(queue)
 
         async def work(lease: Lease) -> SweepResult:
             newest = await self._tails.load(container, lease)  # finishes a post first
             gone = await together(*(self._remove_over(container, e, tail, lease) for e in over))
             moved = await self._dead_letters.finish_moves(container, cut, lease)
-            done = await self._end_lapsed(container, lapsed, retries, lease)
             if left and (not names or _is_long_gone(newest, now)):
                 await self._objects.remove(container, layout.TAIL, lease)
                 await self._objects.remove_container(container, lease)
                 self._tails.known(container).written = 0
-            moved += done.moved
-            return done._replace(expired=sum(gone), moved=moved, deleted=len(buried))
+            return SweepResult(expired=sum(gone), moved=moved)
 
-        last = "" if whole else names[-1]
-        unlocked = SweepResult(deleted=len(buried))
-        if not (over or cut or lapsed or left or tail.opened):
-            return unlocked, last
-        try:
-            return await self._connection.locks.run(container, work), last
-        except Unavailable:
-            return unlocked, last  # the next round sweeps a busy queue
+        with suppress(Unavailable):  # the next round sweeps a busy queue
+            if over or cut or left or tail.opened:
+                done = done.plus(await self._connection.locks.run(container, work))
+            if lapsed and tail.project:
+                queue = QueueRef(tail.project, self._connection.containers.queue_name(container))
+                retries = await retries_of(queue)
+                for first in range(0, len(lapsed), _LAPSED):
+                    step = partial(
+                        self._end_lapsed, container, lapsed[first : first + _LAPSED], retries
+                    )
+                    done = done.plus(await self._connection.locks.run(container, step))
+        return done, "" if whole else names[-1]
 
     async def _end_lapsed(
         self, container: str, names: Sequence[str], retries: RetryPolicy, lease: Lease
     ) -> SweepResult:
         """End the lapsed leases among these messages, and move what has failed too often."""
+        await self._tails.load(container, lease)
         now, letter = self._now(), retries.dead_letter
         found = await self._fetch_all(container, names)
         live = [m for m in found if m.state.is_live(now) and m.state.has_lapsed(now)]
@@ -133,9 +128,7 @@ class Sweeping(Claiming):
             letters = [message for message in ended if message.state.move_reason]
             moved = await self._dead_letters.send(container, letters, letter, lease)
         self._tails.known(container).due_at = None
-        parked = [m.state.claim_expires_at for m in ended if m.state.claim_expires_at]
-        if parked:
-            self._hints.announce_due(container, min(parked))
+        self._hints.announce(container, (m.state for m in ended if m.state.claim_expires_at))
         letters_in = {letter.target} if moved and letter and letter.target else set()
         return SweepResult(lapsed=len(ended) - moved, moved=moved, letters_in=frozenset(letters_in))
 
@@ -149,7 +142,7 @@ class Sweeping(Claiming):
             return False
         if entry.name.startswith(layout.MESSAGES):
             listed = Listed(entry.name, State.parse(newest.content_type))
-            await self._dead_letters.remove(container, listed, lease)
+            await self._messages.remove(container, listed, lease)
         else:
             await self._objects.remove(container, entry.name, lease)
         return True
@@ -158,26 +151,6 @@ class Sweeping(Claiming):
 def _is_long_gone(tail: Tail, now: int) -> bool:
     """Whether a tail belongs to a queue that was dropped long ago."""
     return 0 < tail.gone < now - _KEEP_MS
-
-
-def _up_to_lapsed(
-    entries: Sequence[Entry], whole: bool, now: int
-) -> tuple[Sequence[Entry], list[str], bool]:
-    """Cut a page behind the last lapsed message that one step may end.
-
-    Answers the entries up to there, the names of the lapsed messages among them, and whether these
-    entries are the whole queue.
-    """
-    lapsed: list[str] = []
-    for count, entry in enumerate(entries, 1):
-        if not entry.name.startswith(layout.MESSAGES):
-            continue
-        state = State.parse(entry.content_type)
-        if state.is_live(now) and state.has_lapsed(now):
-            lapsed.append(entry.name)
-        if len(lapsed) == _LAPSED:
-            return entries[:count], lapsed, whole and count == len(entries)
-    return entries, lapsed, whole
 
 
 def _is_of_earlier_life(name: str, tail: Tail) -> bool:

@@ -13,19 +13,22 @@ earlier life, which a purge or a drop ended, are never shown, and the sweep remo
 """
 
 import asyncio
-import json
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import astuple, dataclass, field, replace
 from typing import NamedTuple, Self
 from urllib.parse import quote, unquote
 
+import msgspec
+
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.storage.swift import layout
+from zaqar_lite.storage.swift.layout import State
 from zaqar_lite.storage.swift.locks import Lease
 from zaqar_lite.storage.swift.objects import Objects, together
+from zaqar_lite.storage.watchers import Watchers
 
 _FIELDS = ("last", "open", "birth", "born", "gone", "v", "n")
 """How a content type names the numbers of a `Tail`, in their order."""
@@ -96,35 +99,26 @@ class Intent(NamedTuple):
     """
 
     messages: tuple[str, ...]
-    keys: tuple["Key", ...]
+    keys: tuple[Key, ...]
     forgotten_at: int
 
-    def encode(self) -> bytes:
-        """Write it."""
-        return json.dumps(self).encode()
 
-    @classmethod
-    def parse(cls, data: bytes) -> "Intent":
-        """Read it."""
-        messages, keys, forgotten_at = json.loads(data)
-        return cls(tuple(messages), tuple(Key(*key) for key in keys), forgotten_at)
-
-
+@dataclass(slots=True)
 class KnownQueue:
     """What this process knows of one queue."""
 
-    def __init__(self) -> None:
-        self.tail: Tail | None = None
-        self.written = 0
-        """No position up to this one needs the tail in Swift to be written again."""
-        self.nothing_ready: tuple[int, int] | None = None
-        """Claims find nothing ready before this position until this instant."""
-        self.exposed_to = 0
-        """The position up to which delayed messages have been exposed."""
-        self.due_at: int | None = None
-        """When something next becomes ready by time; None where that is not known."""
-        self.room: tuple[int, int] | None = None
-        """Until this instant the queue has room for at most so many messages."""
+    tail: Tail | None = None
+    project: str = ""
+    written: int = 0
+    """No position up to this one needs the tail in Swift to be written again."""
+    nothing_ready: tuple[int, int] | None = None
+    """Claims find nothing ready before this position until this instant."""
+    exposed_to: int = 0
+    """The position up to which delayed messages have been exposed."""
+    due_at: int | None = None
+    """When something next becomes ready by time; None where that is not known."""
+    room: tuple[int, int] | None = None
+    """Until this instant the queue has room for at most so many messages."""
 
     def something_may_be_ready(self) -> None:
         """Let the next claim look at the queue from its beginning."""
@@ -140,7 +134,6 @@ class Tails:
         self._shared = shared
         self._lease_us = int(lease * 1_000_000)
         self._known: OrderedDict[str, KnownQueue] = OrderedDict()
-        self._projects: dict[str, str] = {}
 
     def known(self, container: str) -> KnownQueue:
         """What is known of a queue; forgotten when others are used more."""
@@ -182,11 +175,9 @@ class Tails:
 
     async def project(self, container: str) -> str:
         """The project of a queue, which never changes; empty where its tail does not tell."""
-        project = self._projects.get(container) or (await self.peek(container)).project
-        if len(self._projects) >= _MAX_KNOWN:
-            self._projects.clear()
-        self._projects[container] = project
-        return project
+        queue = self.known(container)
+        queue.project = queue.project or (await self.peek(container)).project
+        return queue.project
 
     def first_hidden(self, tail: Tail) -> int:
         """The first position that a reader must not see who lists after having read `tail`.
@@ -213,33 +204,34 @@ class Tails:
         )
         return layout.position_of(page[0].name) if page else 0
 
-    def next_positions(self, tail: Tail, count: int) -> range:
-        """The next positions behind `tail`."""
+    def advance(self, tail: Tail, count: int, *, project: str, keys: int = 0) -> tuple[Tail, range]:
+        """Take the next positions for messages, which come with keys; answer the tail then."""
         first = max(tail.last + 1, self._clock.now_us())
-        return range(first, first + count)
+        tail = replace(
+            tail,
+            last=first + count - 1,
+            opened=first,
+            gone=0,
+            bound=tail.bound and tail.bound + count + keys,
+            project=tail.project or project,
+        )
+        return tail, range(first, first + count)
 
     @asynccontextmanager
     async def appending(
-        self,
-        container: str,
-        tail: Tail,
-        positions: range,
-        lease: Lease,
-        intent: Intent | None = None,
+        self, container: str, tail: Tail, lease: Lease, intent: Intent | None = None
     ) -> AsyncIterator[None]:
-        """Let messages be written at `positions` behind `tail`; readers see them after the block.
+        """Let messages be written at the positions that `tail` opened; readers see them after that.
 
         With an intent the tail is written before the block too, for whoever comes after a crash.
         """
-        queue = self.known(container)
-        first = positions.start
-        closed = replace(tail, last=first + len(positions) - 1, opened=0, gone=0)
-        queue.tail = replace(closed, opened=first)
+        queue, closed = self.known(container), replace(tail, opened=0)
+        is_first, queue.tail = not (queue.tail and queue.tail.last), tail
         try:
-            if not tail.last:
+            if is_first:
                 await self._objects.make_container(container, lease)
             if intent is not None:
-                await self._write(container, queue.tail, lease, intent.encode())
+                await self._write(container, tail, lease, msgspec.json.encode(intent))
             yield
         except BaseException:
             if intent is None:  # else the next holder of the lock finishes or undoes it
@@ -296,9 +288,10 @@ class Tails:
     async def _finish_post(self, container: str, tail: Tail, lease: Lease) -> Tail:
         """Finish or undo, under the lock, the post that a crash left open."""
         reply = await self._objects.get(container, layout.TAIL)
-        intent = Intent.parse(reply.body) if reply.body else Intent((), (), 0)
-        states = await together(*(self._objects.state(container, name) for name in intent.messages))
-        if all(state is not None for state in states):
+        nothing = Intent((), (), 0)
+        intent = msgspec.json.decode(reply.body, type=Intent) if reply.body else nothing
+        found = await together(*(self._objects.listed(container, name) for name in intent.messages))
+        if all(found):
             await self.put_keys(container, intent, lease)
         else:
             await self.undo(container, intent, lease)
@@ -328,3 +321,42 @@ class Tails:
         """Remove what an incomplete post wrote: no client was answered."""
         names = (*intent.messages, *(key.name for key in intent.keys))
         await together(*(self._objects.remove(container, name, lease) for name in names))
+
+
+class Hints:
+    """Announce what happens in watched queues; note when a queue's next message is due.
+
+    A process does not learn what others do. Where several share the store, a waiting request
+    therefore looks once a second.
+    """
+
+    def __init__(self, tails: Tails, clock: Clock) -> None:
+        self._tails = tails
+        self._clock = clock
+        self.watchers = Watchers[str]()
+        """By the names of containers."""
+
+    def announce(self, container: str, states: Iterable[State]) -> None:
+        """Announce messages in new states: those that are ready, and those that soon will be."""
+        now = self._clock.now_ms()
+        live = [state for state in states if state.is_live(now)]
+        due = [state.ready_at for state in live if state.ready_at > now]
+        if due:
+            known = self._tails.known(container)
+            if known.due_at is not None:
+                known.due_at = min(known.due_at, *due)
+            self.watchers.tell(container, 0)
+        if len(due) < len(live):
+            self.watchers.tell(container, len(live) - len(due))
+
+    @contextmanager
+    def changing(self, container: str) -> Iterator[None]:
+        """Enclose writes of leases and delays: when they fail, it is unknown which were written."""
+        known = self._tails.known(container)
+        known.something_may_be_ready()
+        try:
+            yield
+        except BaseException:
+            known.due_at = None
+            self.watchers.tell(container, 1)
+            raise
