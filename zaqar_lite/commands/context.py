@@ -23,8 +23,8 @@ def add_commands(subparsers: Leaves) -> None:
     parser = _verb(verbs, "add", add, "name a server, or change what a name means")
     parser.add_argument("name")
     for field in contexts.FIELDS:
-        text = _HELP.get(field, f"as the option of {field!r}")
-        parser.add_argument(f"--{field.replace('_', '-')}", help=text)
+        option = f"--{field.replace('_', '-')}"
+        parser.add_argument(option, help=_HELP.get(field, f"the {option} of its commands"))
     _verb(verbs, "use", use, "use a context where none is asked for").add_argument("name")
     _verb(verbs, "remove", remove, "forget a context").add_argument("name")
     _verb(verbs, "list", list_, "list the contexts")

@@ -32,16 +32,11 @@ _READ: Mapping[str, Callable[[str], object]] = {
 }
 _OPTIONS = (
     ("--ttl", "DURATION", "_default_message_ttl", "how long a message lives, such as 5m or 2d"),
-    ("--delay", "DURATION", "_default_message_delay", "when it is ready; above 0, delays work"),
+    ("--delay", "DURATION", "_default_message_delay", "its default delay; above 0, delays work"),
     ("--max-claims", "N", "_max_claim_count", "claims before a message is a dead letter"),
     ("--max-failures", "N", "_max_failures", "failures before a message is a dead letter"),
     ("--dead-letter-queue", "QUEUE", "_dead_letter_queue", "where dead letters go"),
-    (
-        "--dead-letter-ttl",
-        "DURATION",
-        "_dead_letter_queue_messages_ttl",
-        "how long they live",
-    ),
+    ("--dead-letter-ttl", "DURATION", "_dead_letter_queue_messages_ttl", "and for how long"),
 )
 """Options for keys of the metadata."""
 
@@ -100,7 +95,8 @@ def add_commands(subparsers: Leaves) -> None:
         columns=("id", "at", "attempts", "consumers"),
         empty="No {state} messages of {queue} are kept (for how long, _{state}_retention says).",
     )
-    parser.add_argument("--state", choices=("done", "failed"), default="done")
+    text = "which of them (done)"
+    parser.add_argument("--state", choices=("done", "failed"), default="done", help=text)
     parser = verbs.call("purge", purge, "delete all messages of a queue, claimed ones too", "queue")
     flag(parser, "--subscriptions", "delete its subscriptions too")
     _destructive(parser)
