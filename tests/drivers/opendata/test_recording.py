@@ -18,11 +18,11 @@ from tests.contract.subject import some
 from tests.drivers.opendata.contract_hooks import check_database
 from tests.drivers.opendata.rfc import decode_active, read_config
 from tests.drivers.opendata.store import Store
-from tests.drivers.store import HOUR, MINUTE, OTHER, QUEUE, THIRD
+from tests.drivers.store import HOUR, MINUTE, OTHER, QUEUE
 from zaqar_lite.domain.errors import NotFound, Unavailable
 from zaqar_lite.domain.ids import new_claim_id, new_message_id
-from zaqar_lite.domain.models import DeadLetter, HistoryState, ListQuery, Message, RetryPolicy
-from zaqar_lite.domain.posts import Copy, IdempotencyKey, NewMessage
+from zaqar_lite.domain.models import HistoryState, Message
+from zaqar_lite.domain.posts import IdempotencyKey, NewMessage
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
 from zaqar_lite.storage.opendata import recorder
 from zaqar_lite.storage.opendata.engine import Batch
@@ -38,11 +38,6 @@ LEFT = (
     RecordType.CONFIG, RecordType.CLAIM, RecordType.IDEMPOTENCY, RecordType.ATTEMPT,
     RecordType.ADOPTED, RecordType.GROUP,
 )  # fmt: skip
-
-
-async def everything(store: Store) -> list[Message]:
-    selection = ListQuery(limit=1_000, include_claimed=True, include_delayed=True, details=True)
-    return list((await store.messages.list_messages(QUEUE, selection)).messages)
 
 
 async def test_a_new_queue_has_the_empty_records_of_the_rfc(store: Store) -> None:
@@ -77,30 +72,6 @@ async def test_a_large_body_is_stored_raw(store: Store) -> None:
     await store.post("x" * 70_000)
     (payload,) = (await store.records(RecordType.PAYLOAD)).values()
     assert payload[:1] == b"\x03"
-
-
-async def test_two_letters_of_a_message_have_attempts_of_their_own_in_the_history(
-    store: Store,
-) -> None:
-    """From the two queues that held it, in one dead-letter queue."""
-    await store.management.create_queue(THIRD, {"_done_retention": 0}, max_queues=9)
-    await store.post(NewMessage(b'"poison"', HOUR, copies=(Copy(OTHER, HOUR, 0, 100),)))
-    retries = RetryPolicy(DeadLetter(THIRD, 1))
-    for source in (QUEUE, OTHER):
-        await store.release(await store.claim(queue=source, client=source.name), source)
-        assert (await store.claim(queue=source, retries=retries)).moved == 1
-    await store.restart()
-    assert [one.origin and one.origin.source for one in await store.all_messages(THIRD)] == [
-        QUEUE.name,
-        OTHER.name,
-    ]
-    for left in (1, 0):
-        assert await store.acknowledge(THIRD, limit=1, client="reader") == 1
-        await store.restart()
-        assert len(await store.all_messages(THIRD)) == left
-    page = await store.messages.history(THIRD, HistoryState.DONE, marker=None, limit=10)
-    consumers = [list(entry.consumers) for entry in page.entries]
-    assert consumers == [[QUEUE.name, "reader"], [OTHER.name, "reader"]]
 
 
 async def test_pages_are_cut_where_they_are_full_and_go_with_their_messages(store: Store) -> None:
@@ -262,13 +233,13 @@ async def test_attempts_of_an_earlier_version_read_on(store: Store) -> None:
     (key,) = await store.records(RecordType.ATTEMPTS)
     (attempt,) = await store.records(RecordType.ATTEMPT)
     await store.put({key: records.encode_attempts(records.Attempts(("worker",)))}, attempt)
-    (message,) = await everything(store)
+    (message,) = await store.all_messages(details=True)
     assert (message.claim_count, message.failure_count, list(message.attempts)) == (1, 0, [])
     again = await store.claim()
     failed = Settlement(message_id, Act.RELEASE, failed=True)
     done = await store.messages.settle(QUEUE, again.claim_id or "", [failed])
     assert done.outcomes == [Outcome.DONE]
-    (message,) = await everything(store)
+    (message,) = await store.all_messages(details=True)
     assert [one.number for one in message.attempts] == [2]
     assert message.failure_count == 1
 
@@ -291,7 +262,7 @@ async def test_attempts_under_a_number_of_an_earlier_version_go_with_the_message
     )
     claimed = await store.claim()
     await store.release(claimed)
-    (message,) = await everything(store)
+    (message,) = await store.all_messages(details=True)
     assert [one.number for one in message.attempts] == [1, 2, 3]
     assert keys.attempt_key(77, 3) in await store.records(RecordType.ATTEMPT)
     await store.messages.delete(QUEUE, [message_id], claim_ids=None)
