@@ -124,7 +124,7 @@ async def test_a_body_that_goes_on_behind_an_unread_answer_is_not_gathered() -> 
 async def test_tens_of_thousands_of_frames_hold_up_nobody(first: bytes, answer: bytes) -> None:
     """Texts that are no requests, and pings: they are read and answered in many turns."""
     settings = load(environment={}, overrides={"store": "memory://"})
-    wire, frames = Wire(), 20_000
+    wire, frames = Wire(), 10_000
     connection = connections_of(create_app(settings), settings)(None, ServerState())
     connection.connection_made(wire)
     frame = first + b"\x80\0\0\0\0"
@@ -132,12 +132,11 @@ async def test_tens_of_thousands_of_frames_hold_up_nobody(first: bytes, answer: 
     assert wire.written.startswith(b"HTTP/1.1 101 ")
     wire.protocol.data_received(frame * (frames - 1))
     turns: list[int] = []
-    before = wire.written.count(answer)
-    while sum(turns) + before < frames:
+    while sum(turns) < frames:
+        turns.append(wire.written.count(answer))
+        wire.written = b""
         await asyncio.sleep(0)
-        turns.append(wire.written.count(answer) - before - sum(turns))
     wire.protocol.connection_lost(None)
-    assert before < 1_000
     assert max(turns) < 1_000
     assert not wire.is_paused
 

@@ -32,7 +32,6 @@ _LONG_INTEGER = re.compile(rb"(?<![0-9.eE+-])-?[0-9]{19,}(?![0-9.eE])")
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 
-
 LARGE_POST = 32_768
 """Bytes: a larger post is read and answered in turns with other large ones."""
 _GROUP = b"group"

@@ -29,7 +29,6 @@ Schema = dict[str, Any]
 _PROPERTY = re.compile(r"(?P<name>\w+)(?P<needed>!?)(?::(?P<kind>\w+))?(?P<null>\??)")
 _CLOSED: Schema = {"additionalProperties": False}
 
-
 _UUID = "^[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}$"
 _PLACE = "#/components/schemas/{name}"
 _OFF: Schema = {"type": "boolean", "const": False}

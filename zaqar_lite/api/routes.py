@@ -22,7 +22,6 @@ POST: Callable[[Limits], int] = attrgetter("max_messages_post_size")
 _HOT = ("/messages", "/claims", "/events")
 """What is in the path of each route that posts or reads messages."""
 
-
 DETAILS = Parameter("details", "Flag", "Add what Zaqar's own keys leave out.")
 MARKER = Parameter("marker", "Text", "Where the page before ended; opaque.")
 LIMIT = Parameter("limit", "PageLimit", "How many entries to answer at most.")
@@ -34,7 +33,6 @@ WAIT = Parameter("wait", "Wait", "Seconds to wait while there is nothing.")
 KEY = Parameter(
     "Idempotency-Key", "IdempotencyKey", "A replay of the post gets the first answer.", "header"
 )
-
 
 _TOPIC_RELS = {
     "messages": "topic_messages",

@@ -99,8 +99,7 @@ _GOING_AWAY, _INTERNAL, _TRY_LATER, _POLICY = 1001, 1011, 1013, 1008
 _MOST_UNREAD = 1_048_576
 """Bytes that may wait to be read; a client with more unread bytes is closed as too slow."""
 _PARSED, _AT_ONCE = 4_096, 16
-"""Bytes that are parsed, and frames that are answered, before other connections have their turn: a
-client may send tens of thousands of frames at once, of six bytes each."""
+"""Bytes that are parsed, and frames that are answered, before others have their turn."""
 _PATIENCE = 5.0
 """Seconds that the client has to answer a close."""
 _QUIET = 0.25
@@ -140,6 +139,7 @@ class SocketProtocol(ClientConnection):
         self._writable: asyncio.Event | None = None
         self._heard = True
         self._opened_at = 0.0
+        self._unread = 0
         self._unread_since: float | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
@@ -159,15 +159,19 @@ class SocketProtocol(ClientConnection):
             self._parse_some()
 
     def pause_writing(self) -> None:
-        """Stop answering: the client does not read the answers."""
+        """Stop reading and answering: the client does not read what it was sent."""
         self._writable = asyncio.Event()
+        self._unread = self._transport.get_write_buffer_size()
         self._unread_since = self._loop.time()
+        self._read(on=False)
 
     def resume_writing(self) -> None:
-        """Go on answering."""
+        """Go on reading and answering."""
         if self._writable is not None:
             self._writable.set()
         self._writable = self._unread_since = None
+        self._heard = True
+        self._read(on=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the timers and end the conversation."""
@@ -237,7 +241,7 @@ class SocketProtocol(ClientConnection):
         if self._unparsed:
             self._read(on=False)
             self._loop.call_soon(self._parse_some)
-        elif self._task is None:
+        else:
             self._read(on=True)
 
     def _parse(self, data: bytes) -> None:
@@ -324,12 +328,15 @@ class SocketProtocol(ClientConnection):
     def _look(self) -> None:
         """Ping the client; close the connection if it is gone or has not authenticated in time."""
         now = self._loop.time()
+        unread = self._transport.get_write_buffer_size()
+        if self._unread_since is not None and unread < self._unread:
+            self._unread, self._unread_since = unread, now
         is_known = self._conversation is not None and self._conversation.is_known
         if self._unread_since is not None and now - self._unread_since > self.silence:
             self.close(_TRY_LATER, "You read too slowly.")
         elif not is_known and now - self._opened_at > self.silence:
             self.close(_POLICY, "You did not authenticate.")
-        elif not self._heard and self._task is None:
+        elif not self._heard and self._task is None and self._writable is None:
             self.close(_INTERNAL, "No answer to a ping.")
         elif self._wire.state is State.OPEN:
             self._heard = False
@@ -348,8 +355,6 @@ class SocketProtocol(ClientConnection):
                 self._transport.write(data)
             else:
                 self._close_transport()
-        if self._transport.get_write_buffer_size() > 2 * _MOST_UNREAD:  # answers to pings
-            self._transport.abort()
 
     def _close_transport(self) -> None:
         """Close after what was written; with unread input the kernel would send a reset."""
@@ -371,9 +376,11 @@ class SocketProtocol(ClientConnection):
         self._after(_PATIENCE, "end", self._transport.abort)
 
     def _read(self, *, on: bool) -> None:
+        """Stop reading, or go on if nothing waits for it: input, an answer, or its reader."""
         if self.lost or self._transport.is_closing() or self._paused is not on:
             return
-        if on and self._unparsed:
+        is_closing = self._wire.state is not State.OPEN  # then the client's close is waited for
+        if on and (self._unparsed or (not is_closing and (self._task or self._writable))):
             return
         self._paused = not on
         if on:

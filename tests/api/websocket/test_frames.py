@@ -15,7 +15,7 @@ from websockets import Origin
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.api.conftest import CLIENT_ID, running
-from tests.api.sockets import Raw
+from tests.api.sockets import SENDER, Raw
 from tests.api.websocket.talk import Talk
 from tests.conftest import StartServer
 from tests.idle_connections import opened
@@ -305,6 +305,28 @@ def test_a_reader_that_reads_nothing_is_sent_away() -> None:
             while time.monotonic() < deadline:
                 raw.send(frame)
         assert time.monotonic() < deadline
+
+
+def test_a_reader_who_reads_slowly_gets_all_of_a_large_answer() -> None:
+    """It is larger than the kernel's buffers, and takes longer than a reader may stand still."""
+    env = {"ZAQAR_LITE_REQUEST_TIMEOUT": "1"}
+    with ServerProcess("memory://", env=env) as server, Raw(server) as raw:
+        body = json.dumps({"messages": [{"body": "x" * 250_000}]}).encode()
+        for _ in range(40):
+            assert raw.call("POST", "/v2/queues/q/messages", body).status == 201
+        raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        raw.send(HANDSHAKE.format(path="/v2/ws", host="127.0.0.1", more="").encode())
+        assert raw.answer().status == 101
+        asked = {"queue_name": "q", "limit": 40, "large": True, "echo": True}
+        frame = {"action": "message_list", "headers": SENDER, "body": asked}
+        text = json.dumps(frame).encode()
+        raw.send(b"\x81\xfe%b\0\0\0\0%b" % (struct.pack("!H", len(text)), text))
+        said, started = 0, time.monotonic()
+        while said < 10_000_000:
+            part = raw.socket.recv(100_000)
+            assert part, f"closed after {said} bytes"
+            said += len(part)
+            time.sleep(0.05 if time.monotonic() - started < 3 else 0)
 
 
 def test_a_stop_says_goodbye() -> None:

@@ -36,7 +36,6 @@ VERSIONS = {
     ]
 }
 
-
 TEXT = b"text/plain; charset=utf-8"
 _STATES = ("ready", "delayed", "claimed")
 
