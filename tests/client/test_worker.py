@@ -31,7 +31,7 @@ from zaqar_lite.client import (
     Worker,
     worker,
 )
-from zaqar_lite.client.worker import Handler, WorkerOptions, WorkerStats
+from zaqar_lite.client.worker import Handler, WorkerStats
 
 pytestmark = pytest.mark.anyio
 WAYS = pytest.mark.parametrize("way", ["threads", "tasks", "threads of an async client"])
@@ -177,12 +177,6 @@ async def test_middleware_goes_around_the_handler_in_order(
     client.post(queue, "handler")
     await worker(queue, middleware=[around])(handle).serve(async_client, until_empty=True)
     assert calls == ["begins", "handler", "ends"]
-
-
-@pytest.mark.parametrize("name", ["concurrency", "batch"])
-def test_a_worker_that_could_do_nothing_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=name):
-        WorkerOptions(**{name: 0})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("way", ["threads", "tasks"])
