@@ -9,7 +9,7 @@ import apsw
 
 from tests.contract.stores import Stores
 from zaqar_lite.storage.opendata.database import Beside, Database
-from zaqar_lite.storage.opendata.format import after_prefix, keys
+from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.loading import Loading
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
@@ -122,4 +122,4 @@ async def _check_nothing_is_left(db: Database) -> None:
 
 
 async def _stored(db: Database, prefix: bytes) -> set[bytes]:
-    return {key async for rows in db.engine.scan(prefix, after_prefix(prefix)) for key, _ in rows}
+    return {key async for rows in db.engine.scan(prefix) for key, _ in rows}

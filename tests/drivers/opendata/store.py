@@ -9,7 +9,7 @@ from zaqar_lite.domain.models import DelayMode, HistoryEntry, HistoryState, Queu
 from zaqar_lite.storage.opendata import create
 from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.engine import Batch, Damage, Unreadable
-from zaqar_lite.storage.opendata.format import after_prefix, keys
+from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
 from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
@@ -83,8 +83,7 @@ class Store(BothStores):
         await self.restart()
 
     async def records(self, kind: RecordType) -> dict[bytes, bytes]:
-        prefix = keys.prefix(kind)
-        rows = self.db.engine.scan(prefix, after_prefix(prefix))
+        rows = self.db.engine.scan(keys.prefix(kind))
         return {key: value async for chunk in rows for key, value in chunk}
 
 
@@ -96,8 +95,8 @@ def _damage(engine: SlateDbEngine, damaged: set[bytes]) -> None:
         found = await get(wanted)
         return found | {key: Damage(key, "planted") for key in damaged & found.keys()}
 
-    async def scan_seen(start: bytes, end: bytes) -> AsyncIterator[Sequence[tuple[bytes, bytes]]]:
-        async for rows in scan(start, end):
+    async def scan_seen(prefix: bytes) -> AsyncIterator[Sequence[tuple[bytes, bytes]]]:
+        async for rows in scan(prefix):
             for row in rows:
                 if row[0] in damaged:
                     raise Unreadable(Damage(row[0], "planted"), "Everything after ")

@@ -10,9 +10,6 @@ from typing import NamedTuple
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.storage.opendata.format.keys import describe
 
-FIRST = b"\x01"
-"""The first key of records; keys below are the engine's own."""
-
 
 class Damage(NamedTuple):
     """A record that can't be read any more."""

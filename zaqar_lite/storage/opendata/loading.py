@@ -23,7 +23,6 @@ from zaqar_lite.domain.yielding import Slices
 from zaqar_lite.storage.opendata.engine import Damage, Unreadable
 from zaqar_lite.storage.opendata.format import (
     CodecError,
-    after_prefix,
     bookkeeping,
     keys,
     records,
@@ -185,8 +184,8 @@ class Loading:
 
         Raises Unreadable: one can't be.
         """
-        prefix, empty = keys.prefix(kind), EMPTY.get(kind)
-        async for rows in self.engine.scan(prefix, after_prefix(prefix)):
+        empty = EMPTY.get(kind)
+        async for rows in self.engine.scan(keys.prefix(kind)):
             for key, value in rows:
                 await self.slices.next_turn()
                 try:
@@ -234,7 +233,7 @@ class Loading:
         """
         for prefix in (*self.own.log.prefixes, keys.PAYLOAD_PREFIX):
             try:
-                async for rows in self.engine.scan(prefix, after_prefix(prefix)):
+                async for rows in self.engine.scan(prefix):
                     for key, value in rows:
                         await self.slices.next_turn()
                         self._read_one(key, value)

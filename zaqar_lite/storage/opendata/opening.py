@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.storage.opendata.engine import Batch, Damage, Unreadable
-from zaqar_lite.storage.opendata.format import CodecError, after_prefix, bookkeeping, keys, utf8
+from zaqar_lite.storage.opendata.format import CodecError, bookkeeping, keys, utf8
 from zaqar_lite.storage.opendata.ids import Ids
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ async def read_own(engine: "SlateDbEngine", clock: Clock) -> Own:
         routed, instant, secret = bookkeeping.STATE.decode(await _get(engine, key))
         key = keys.ID_BLOCK
         block = bookkeeping.BLOCK.decode(await _get(engine, key))
-        async for rows in engine.scan(keys.LOG_SEGMENTS, after_prefix(keys.LOG_SEGMENTS)):
+        async for rows in engine.scan(keys.LOG_SEGMENTS):
             for key, value in rows:
                 start, _ = bookkeeping.SEGMENT.decode(value)
                 segments.append((start, int.from_bytes(key[-4:], "big")))
@@ -73,7 +73,7 @@ async def _create(engine: "SlateDbEngine", clock: Clock) -> None:
     Ids begin at the time in microseconds, so that a marker from an earlier store that was lost
     is before all messages of this one.
     """
-    async for _ in engine.scan(b"", b"\xff"):
+    async for _ in engine.scan(b""):
         raise ConfigurationError(
             "The store can't be opened: it holds records and no format marker, so it is "
             "not one of this server's. Give the server a directory of its own."

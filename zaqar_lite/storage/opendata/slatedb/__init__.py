@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable, ZaqarLiteError
-from zaqar_lite.storage.opendata.engine import FIRST, Batch, Damage, Unreadable
+from zaqar_lite.storage.opendata.engine import Batch, Damage, Unreadable
+from zaqar_lite.storage.opendata.format import after_prefix
 from zaqar_lite.storage.opendata.slatedb.binding import (
     DURABLE,
     DURABLE_SCAN,
@@ -34,7 +35,7 @@ from zaqar_lite.storage.sql.directory import FULL, DirectoryLock, is_full, try_t
 
 logger = logging.getLogger(__name__)
 _CHUNK = 1_000
-_LAST = b"\xff\xff"  # above every record
+_FIRST, _LAST = b"\x01", b"\xff\xff"  # of records: keys below are the engine's own
 _PATIENCE_REMOTE = 60.0
 _MEMTABLE_SECONDS = 30.0
 _LOOK = 1.0
@@ -223,14 +224,12 @@ class SlateDbEngine:
         except slatedb.Error.Data as exc:
             return Damage(key, str(exc.message))
 
-    async def scan(self, start: bytes, end: bytes) -> AsyncIterator[Sequence[tuple[bytes, bytes]]]:
-        """Read the records from `start` up to, not including, `end`, in order, in chunks.
+    async def scan(self, prefix: bytes) -> AsyncIterator[Sequence[tuple[bytes, bytes]]]:
+        """Read the records whose keys begin with a prefix, in order, in chunks.
 
         Raises Unreadable: nothing after the rows answered so far can be read.
         """
-        start, end = max(start, FIRST), end or _LAST
-        if start >= end:
-            return
+        start, end = prefix or _FIRST, after_prefix(prefix) or _LAST
         try:
             iterator = await self._iterate(start, end, DURABLE_SCAN)
             while rows := await self._translated(iterator.next_batch(_CHUNK)):
