@@ -99,7 +99,7 @@ class Claiming(MessageStore):
                     if not messages:
                         await self._runner.arm(queue, now)
                         continue
-                    if await self._runner.try_to_arm(queue, now):
+                    if await self._runner.follow_ups.run(self._runner.arm(queue, now)):
                         continue
             except (Unavailable, QueueChanged):
                 if not messages:

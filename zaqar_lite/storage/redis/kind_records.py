@@ -83,10 +83,10 @@ class KindRecords(Connected[Connection], ManagementStore):
         if status == b"full":
             raise bounds[rest[0]].reached
         _check(status, kind, name)
-        version, expires_at, instant = rest
-        if instant:
+        version, expires_at = rest
+        if expires_at:
             register = self._router.run(
-                "register", _ALL_KINDS, _keys_of(kind).tag, instant, repeatable=True
+                "register", _ALL_KINDS, _keys_of(kind).tag, expires_at, repeatable=True
             )
             await self._follow_ups.run(register)
         return Record(kind, project, name, value, version, expires_at or None)

@@ -79,11 +79,7 @@ class Outbox:
 
     async def _drain_while_asked(self, queue: QueueRef, known: Sequence[bytes]) -> None:
         try:
-            if known:
-                await self.deliver(queue, known)
-                self._sending[queue] |= bool(await self.acknowledge(queue, known))
-            else:
-                self._sending[queue] = True
+            await self.drain(queue, known)
             while self._sending[queue]:
                 self._sending[queue] = False
                 await self.drain(queue)

@@ -154,10 +154,6 @@ class Runner:
             self._armed.clear()
         self._armed[queue] = now + ARMED_MS
 
-    async def try_to_arm(self, queue: QueueRef, now: int) -> bool:
-        """Register a queue whose script asked for it; return whether that succeeded."""
-        return await self.follow_ups.run(self.arm(queue, now))
-
 
 def policy_words(
     queue: QueueRef, retries: RetryPolicy, armed_until: int = 0

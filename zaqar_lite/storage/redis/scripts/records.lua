@@ -3,7 +3,7 @@
 -- values: hash, field -> record; fields removed by delete_record and sweep_records
 -- fields: zset, score 0, the same fields, in the order of listings
 -- ends: zset, field by deadline (ms)
--- counters: hash; last (version), due (ms): when the sweep will come
+-- counters: hash; last (version)
 local function is_live(record)
   local expires = record and struct.unpack('>I6', record, 9)
   return record and (expires == 0 or expires > now)
@@ -45,7 +45,8 @@ end
 
 -- Write a record at its expected version.
 -- ARGV: 1 offset, 2 field, 3 expected version ('' for any), 4 ttl (ms, '' for none), 5 value; the bounds
--- Answers: 'ok', version, deadline or 0, instant to register or 0; 'changed'; or 'full' and which bound.
+-- Answers: 'ok', version, and the deadline, at which the driver must register the kind, or 0; 'changed'; or 'full'
+-- and which bound.
 register('put_record', 'kind', UNLESS_FULL, function()
   if ARGV[3] ~= '' and live_version(call('HGET', values, ARGV[2])) ~= tonumber(ARGV[3]) then
     return {'changed'}
@@ -64,16 +65,10 @@ register('put_record', 'kind', UNLESS_FULL, function()
   call('ZADD', fields, 0, ARGV[2])
   if expires == 0 then
     call('ZREM', ends, ARGV[2])
-    return {'ok', version, 0, 0}
+  else
+    call('ZADD', ends, expires, ARGV[2])
   end
-  call('ZADD', ends, expires, ARGV[2])
-  -- A registration that is a minute overdue counts as lost: its process died before it wrote that.
-  local due = tonumber(call('HGET', counters, 'due') or 0)
-  if due > 0 and due <= expires and due > now - 60000 then
-    return {'ok', version, expires, 0}
-  end
-  call('HSET', counters, 'due', expires)
-  return {'ok', version, expires, expires}
+  return {'ok', version, expires}
 end)
 
 -- Read a live record.
@@ -130,11 +125,5 @@ end)
 -- Answers: how many, next instant or 0.
 register('sweep_records', 'kind', ALWAYS, function()
   local removed = expire_records(math.min(tonumber(ARGV[2]), 500))
-  local following = call('ZRANGE', ends, 0, 0, 'WITHSCORES')[2]
-  if following then
-    call('HSET', counters, 'due', following)
-  else
-    call('HDEL', counters, 'due')
-  end
-  return {removed, tonumber(following or 0)}
+  return {removed, tonumber(call('ZRANGE', ends, 0, 0, 'WITHSCORES')[2] or 0)}
 end)
