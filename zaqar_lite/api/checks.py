@@ -96,7 +96,8 @@ class Checks:
             return (*found, _set_project, _check_queue) if names_queue else tuple(found)
         streams = route is not None and route.streams
         found += [_check_stream_accept if streams else _check_accept, self._set_client]
-        found.append(_set_project if _is_in_a_project(template) else _set_project_if_any)
+        is_in_one = template.startswith(_IN_A_PROJECT) and not template.startswith("/v2/quotas/")
+        found.append(_set_project if is_in_one else _set_project_if_any)
         return (*found, _check_queue) if names_queue else tuple(found)
 
     async def check_revoked(self, request: Request) -> None:
@@ -260,10 +261,6 @@ def _set_project(request: Request) -> None:
     if project in INTERNAL_PROJECTS:
         raise Refused(400, _INVALID_HEADER, f"X-Project-ID: {project} is the server's own project.")
     request.project = project
-
-
-def _is_in_a_project(template: str) -> bool:
-    return template.startswith(_IN_A_PROJECT) and not template.startswith("/v2/quotas/")
 
 
 def _set_project_if_any(request: Request) -> None:

@@ -103,19 +103,17 @@ def routes_of(actions: object, limits: Limits) -> tuple[Route, ...]:
         replace(
             route,
             action=getattr(actions, name),
-            statuses=(*route.statuses, *_common(route)),
+            statuses=(
+                *route.statuses,
+                *((413,) if route.body is not None and route.too_large_title is None else ()),
+                *((503,) if route.needs_store else ()),
+            ),
             largest_body=route.largest(limits) if route.largest else route.largest_body,
         )
         for declared in type(actions).mro()
         for name, method in vars(declared).items()
         for route in getattr(method, "routes", ())
     )
-
-
-def _common(route: Route) -> tuple[int, ...]:
-    """The statuses that a route has because of what it is."""
-    takes = route.body is not None and route.too_large_title is None
-    return (*((413,) if takes else ()), *((503,) if route.needs_store else ()))
 
 
 @dataclass(slots=True)

@@ -101,11 +101,12 @@ def build_app(
         services.long_polling.close()
         events.close()
 
+    proxies = trusted_proxies(settings)
     application = Application(
         tree,
         checks,
         authentication=authentication,
-        proxies=trusted_proxies(settings),
+        proxies=proxies,
         rates=services.rates,
         connection_limits=services.connection_limits,
         describe=functools.partial(asyncio.to_thread, document),
@@ -122,7 +123,12 @@ def build_app(
         dialect=dialect,
     )
     application.sockets = SocketHost(
-        application,
+        tree,
+        application.answer,
+        checks,
+        authentication=authentication,
+        proxies=proxies,
+        connection_limits=services.connection_limits,
         revalidation=services.revalidation,
         origins=settings.origins,
         subscriptions=services.subscriptions,

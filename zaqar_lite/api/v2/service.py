@@ -235,12 +235,14 @@ def home_document(routes: Iterable[Route], limits: Limits) -> dict[str, Any]:
 
 def _resource(name: str, routes: list[Route]) -> dict[str, Any]:
     """Describe the methods of one path, which are one resource."""
-    template = routes[0].template
+    first, template = routes[0], routes[0].template
     asked = [one.name for route in routes for one in route.parameters if one.place == "query"]
     query = list(dict.fromkeys(asked))
     variables = [*VARIABLE.findall(template), *query]
     methods = [route.method for route in routes]
-    hints: dict[str, Any] = {"allow": methods, "formats": {_media_type(routes[0]): {}}}
+    shown = "text/plain" if first.plain else "application/json"
+    shown = "text/event-stream" if first.streams else shown
+    hints: dict[str, Any] = {"allow": methods, "formats": {shown: {}}}
     if "POST" in methods:
         hints["accept-post"] = ["application/json"]
     if not variables:
@@ -249,9 +251,3 @@ def _resource(name: str, routes: list[Route]) -> dict[str, Any]:
         template += f"{{?{','.join(query)}}}"
     marked = {one: f"param/{_UPSTREAMS.get((name, one), one)}" for one in variables}
     return {"href-template": template, "href-vars": marked, "hints": hints}
-
-
-def _media_type(route: Route) -> str:
-    if route.streams:
-        return "text/event-stream"
-    return "text/plain" if route.plain else "application/json"

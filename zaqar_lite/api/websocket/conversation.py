@@ -1,13 +1,15 @@
 """WebSocket connections: who may open one, who authenticates on it, and an answer to each frame."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from zaqar_lite.api.authentication import RequestAuthentication, TrustedProxies
+from zaqar_lite.api.checks import Checks
 from zaqar_lite.api.errors import to_response
 from zaqar_lite.api.request import (
     INVALID_REQUEST,
@@ -18,6 +20,7 @@ from zaqar_lite.api.request import (
     Response,
     do_nothing,
 )
+from zaqar_lite.api.routes import RouteTree
 from zaqar_lite.api.websocket.actions import ServedAction, served_actions
 from zaqar_lite.api.websocket.frames import (
     NO_SCHEMA,
@@ -37,11 +40,8 @@ from zaqar_lite.domain.identity import Principal
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.delivery.internal_targets import ConnectedSubscribers
 from zaqar_lite.service.identity.revalidation import Revalidation
-from zaqar_lite.service.quotas.concurrency_limits import Link
+from zaqar_lite.service.quotas.concurrency_limits import ConnectionLimits, Link
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
-
-if TYPE_CHECKING:
-    from zaqar_lite.api.application import Application
 
 logger = logging.getLogger(__name__)
 EXPIRED = 4003
@@ -93,7 +93,7 @@ class Conversation:
     @property
     def is_known(self) -> bool:
         """Whether the client has authenticated, or need not."""
-        return bool(self._proof) or self._host.app.authentication is None
+        return bool(self._proof) or self._host.authentication is None
 
     def refuse_frame(self, size: int, most: int, *, binary: bool) -> None:
         """Answer a frame that was passed over since it has more than `most` bytes."""
@@ -148,7 +148,7 @@ class Conversation:
         proof = {name.lower().encode(): _header(given[name]) for name in _PROOFS if name in given}
         if not proof:
             return NO_SCHEMA
-        host, expires_at = self._host.app, None
+        host, expires_at = self._host, None
         try:
             if host.authentication is not None:
                 principal = await host.authentication.identify(proof, self._socket.address)
@@ -163,15 +163,14 @@ class Conversation:
         self._release()
         if not self._socket.lost:  # or it would be held for ever
             close = partial(self._socket.close, EXPIRED, "Authentication revoked.")
-            hold = self._host.revalidation.hold
-            self._release = hold(partial(self._still_opens, proof), close)
+            self._release = host.revalidation.hold(partial(self._still_opens, proof), close)
         left = None if expires_at is None else self._left()
         self._socket.close_at(left, EXPIRED, "Authentication expired.")
         return Answer(200, {"message": "Authentified."})
 
     async def _still_opens(self, proof: dict[bytes, bytes]) -> bool:
         """Whether the credential of a login still lets somebody in."""
-        known = self._host.app.authentication
+        known = self._host.authentication
         return known is None or await known.still_knows(proof) is not None
 
     async def _answer(self, frame: Frame) -> Answer:
@@ -227,7 +226,7 @@ class Conversation:
         if served.declared.listens and (frame.body or {}).get("subscriber") is None:
             request.listener = self._listener(binary=frame.binary)
         request.address, request.link = self._socket.address, self._socket
-        response = await self._host.app.answer(request)
+        response = await self._host.answer(request)
         if self._socket.lost:
             await response.take_back()
         if request.listener and response.status == _CREATED:
@@ -259,20 +258,25 @@ class Conversation:
 
 @dataclass(eq=False, repr=False)
 class SocketHost:
-    """What conversations are had with: it opens them, and `app` answers the requests of frames.
+    """What conversations are had with: it opens them, and answers the requests of frames.
 
     `origins` are the other hosts whose pages may open a socket if nobody authenticates; None means
     any host.
     """
 
-    app: "Application"
+    tree: InitVar[RouteTree]
+    answer: Callable[[Request], Awaitable[Response]]
+    checks: Checks
+    authentication: RequestAuthentication | None
+    proxies: TrustedProxies | None
+    connection_limits: ConnectionLimits
     revalidation: Revalidation
     origins: frozenset[str] | None
     subscriptions: Subscriptions
     connected_subscribers: ConnectedSubscribers
 
-    def __post_init__(self) -> None:
-        self.actions: Mapping[str, ServedAction | None] = served_actions(self.app.tree)
+    def __post_init__(self, tree: RouteTree) -> None:
+        self.actions: Mapping[str, ServedAction | None] = served_actions(tree)
 
     def open(self, socket: Socket, head: Head) -> Conversation | Response:
         """Open a conversation, or answer why not; `head` is that of the HTTP request."""
@@ -280,12 +284,12 @@ class SocketHost:
         request.headers = dict(head.headers)
         request.address, request.peer_names = socket.address, socket.peer_names
         try:
-            self.app.checks.check_headers(request)
+            self.checks.check_headers(request)
             project = None
-            if self.app.authentication is None:
+            if self.authentication is None:
                 self._check_origin(request)
-            if self.app.proxies is not None:
-                self.app.proxies.check(request)
+            if self.proxies is not None:
+                self.proxies.check(request)
                 project = self._project(request)
         except (Refused, Denied) as exc:
             return to_response(exc, invalid_title=INVALID_REQUEST, request_id="")
