@@ -63,6 +63,8 @@ WhyEmpty = Callable[["sdk.Client", argparse.Namespace], str]
 S = TypeVar("S", "sdk.Client", "sdk.AsyncClient")
 Leaves: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
+POST_OPTIONS = ("ttl", "delay", "deliver_at", "headers", "group")
+"""Options that apply to all messages of a post."""
 PARTS = {
     "key": "`serve --auth keys`",
     "pool": "`serve --pooling --admin-mode`",

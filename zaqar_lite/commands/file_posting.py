@@ -20,8 +20,7 @@ from typing import Any, BinaryIO, TextIO
 
 from zaqar_lite.commands import sdk
 from zaqar_lite.commands.argument_types import UsageError, instant, whole_seconds
-from zaqar_lite.commands.base_command import FAILED, connect
-from zaqar_lite.commands.message import POST_OPTIONS
+from zaqar_lite.commands.base_command import FAILED, POST_OPTIONS, connect
 from zaqar_lite.commands.output import Output
 
 NO_JSON = (

@@ -21,12 +21,17 @@ from zaqar_lite.commands.argument_types import (
     seconds_above_zero,
     signed_seconds,
 )
-from zaqar_lite.commands.base_command import FAILED, Leaves, Verbs, add_headers, why_empty
+from zaqar_lite.commands.base_command import (
+    FAILED,
+    POST_OPTIONS,
+    Leaves,
+    Verbs,
+    add_headers,
+    why_empty,
+)
 from zaqar_lite.commands.output import Output, as_row, printable
 
 COLUMNS = ("id", "age", "ttl", "body", "claim_count", "delay_expires")
-POST_OPTIONS = ("ttl", "delay", "deliver_at", "headers", "group")
-"""Options that apply to all messages of a post."""
 ABSENT = "no such message"
 _ATTEMPTS = ("number", "ended_at", "outcome", "delay", "reason", "detail", "client_id")
 _SETTLED = {"release": "released", "extend": "extended", "dead": "dead"}

@@ -63,11 +63,11 @@ class Output:
 
         from zaqar_lite.commands import tables  # noqa: PLC0415
 
-        console = Console()
+        console, texts = Console(), shown(rows)
         if columns is None:
-            console.print(tables.fields(rows, list(rows[0]), console))
+            console.print(tables.fields(texts, list(rows[0]), console))
         else:
-            console.print(tables.table(rows, columns, console))
+            console.print(tables.table(texts, columns, console))
 
     def line(self, text: str) -> None:
         """Print a line above a table; in JSON the rows have the same facts as fields."""
@@ -110,8 +110,12 @@ def printable(value: object) -> str:
     return "".join(one if one.isprintable() else repr(one)[1:-1] for one in str(value))
 
 
-def printed(column: str, value: object) -> str:
-    """Return a value of a column as a terminal shows it; nothing for None."""
+def shown(rows: Iterable[Mapping[str, object]]) -> list[dict[str, str]]:
+    """Return the values of rows as a terminal shows them; nothing for None."""
+    return [{key: _cell(key, value) for key, value in row.items()} for row in rows]
+
+
+def _cell(column: str, value: object) -> str:
     if value is None:
         return ""
     if column in DURATIONS and isinstance(value, int | float):

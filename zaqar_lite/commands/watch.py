@@ -13,7 +13,7 @@ from zaqar_lite import searching
 from zaqar_lite.commands import sdk
 from zaqar_lite.commands.argument_types import duration, number, seconds_above_zero
 from zaqar_lite.commands.base_command import UNAVAILABLE, Leaves, Verbs
-from zaqar_lite.commands.output import Output, printable
+from zaqar_lite.commands.output import Output, printable, shown
 from zaqar_lite.durations import duration_shown
 from zaqar_lite.searching import Search, by_trouble
 
@@ -96,7 +96,7 @@ def _live(looks: Iterator[Look], interval: float) -> Look:
                 "; ".join(filter(None, (last.note if rows else "no queues", said))), style="italic"
             )
             # Not the console of `live`, which must be as wide as the terminal is.
-            table = tables.table(rows, COLUMNS, Console())
+            table = tables.table(shown(rows), COLUMNS, Console())
             live.update(Group(table, below), refresh=True)
     return last
 
