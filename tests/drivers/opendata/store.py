@@ -39,7 +39,7 @@ class Store(BothStores):
 
     async def restart_damaged(self, *damaged: bytes) -> None:
         """Let the disk lose these records between two servers, until they are written anew."""
-        assert len(await self.db.engine.get(damaged)) == len(damaged)
+        assert None not in [await self.db.engine.get(key) for key in damaged]
         self.damaged.update(damaged)
         await self.restart()
 
@@ -91,9 +91,9 @@ def _damage(engine: SlateDbEngine, damaged: set[bytes]) -> None:
     """Let an engine find these records damaged, as it does where a block's checksum is wrong."""
     get, scan, commit = engine.get, engine.scan, engine.commit
 
-    async def get_seen(wanted: Sequence[bytes]) -> dict[bytes, bytes | Damage]:
-        found = await get(wanted)
-        return found | {key: Damage(key, "planted") for key in damaged & found.keys()}
+    async def get_seen(key: bytes) -> bytes | Damage | None:
+        found = await get(key)
+        return Damage(key, "planted") if key in damaged and found is not None else found
 
     async def scan_seen(prefix: bytes) -> AsyncIterator[Sequence[tuple[bytes, bytes]]]:
         async for rows in scan(prefix):

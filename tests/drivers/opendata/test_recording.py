@@ -61,7 +61,7 @@ async def test_a_waiting_message_is_a_literal_record_of_the_rfc(store: Store) ->
     assert not page.extras
     key = keys.message_key(RecordType.PAYLOAD, number)
     assert await store.records(RecordType.PAYLOAD) == {key: b"\x01\x07\x00" + b'"hello"'}
-    entry = (await store.db.engine.get([store.log_key(number)]))[store.log_key(number)]
+    entry = await store.db.engine.get(store.log_key(number))
     assert isinstance(entry, bytes)
     metadata = records.decode_metadata(entry)
     assert metadata.retention_s == 3600

@@ -242,16 +242,16 @@ class Loading:
         if not self.damages:
             return
         for number in self._numbers("number FROM body", "id FROM logged"):
-            await self._read_single(self.own.log.key(number))
+            key = self.own.log.key(number)
+            self._read_one(key, await self.engine.get(key))
         for number in self._numbers("id FROM logged", "number FROM body"):
+            key = keys.message_key(RecordType.PAYLOAD, number)
             if number not in self.lost:
-                await self._read_single(keys.message_key(RecordType.PAYLOAD, number))
+                self._read_one(key, await self.engine.get(key))
 
-    async def _read_single(self, key: bytes) -> None:
-        for value in (await self.engine.get([key])).values():
-            self._read_one(key, value)
-
-    def _read_one(self, key: bytes, value: bytes | Damage) -> None:
+    def _read_one(self, key: bytes, value: bytes | Damage | None) -> None:
+        if value is None:
+            return
         is_payload = key.startswith(keys.PAYLOAD_PREFIX)
         try:
             if isinstance(value, bytes):

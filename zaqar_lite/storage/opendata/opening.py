@@ -33,7 +33,7 @@ async def read_own(engine: "SlateDbEngine", clock: Clock) -> Own:
 
     Raises ConfigurationError: the store is of another format; Unreadable: one of them is damaged.
     """
-    if not await engine.get([keys.FORMAT]):
+    if await engine.get(keys.FORMAT) is None:
         await _create(engine, clock)
     marker = await _get(engine, keys.FORMAT)
     if marker != _MARKER:
@@ -61,9 +61,9 @@ async def read_own(engine: "SlateDbEngine", clock: Clock) -> Own:
 
 
 async def _get(engine: "SlateDbEngine", key: bytes) -> bytes:
-    value = (await engine.get([key])).get(key, Damage(key, "it is missing"))
-    if isinstance(value, Damage):
-        raise Unreadable(value)
+    value = await engine.get(key)
+    if not isinstance(value, bytes):
+        raise Unreadable(value or Damage(key, "it is missing"))
     return value
 
 

@@ -212,17 +212,15 @@ class SlateDbEngine:
         builder.with_settings(settings())
         return await _in_time(builder.build(), self._local)
 
-    async def get(self, keys: Sequence[bytes]) -> dict[bytes, bytes | Damage]:
-        """Read records by key; absent ones are left out."""
-        values = await self._translated(asyncio.gather(*map(self._get, keys)))
-        return {key: value for key, value in zip(keys, values, strict=True) if value is not None}
-
-    async def _get(self, key: bytes) -> bytes | Damage | None:
+    async def get(self, key: bytes) -> bytes | Damage | None:
+        """Read a record; None where it is absent."""
         try:
-            value: bytes | None = await self._opened().get_with_options(key, DURABLE)
-            return value
+            value: bytes | None = await self._translated(
+                self._opened().get_with_options(key, DURABLE)
+            )
         except slatedb.Error.Data as exc:
             return Damage(key, str(exc.message))
+        return value
 
     async def scan(self, prefix: bytes) -> AsyncIterator[Sequence[tuple[bytes, bytes]]]:
         """Read the records whose keys begin with a prefix, in order, in chunks.
