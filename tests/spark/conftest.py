@@ -6,6 +6,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import urlencode
 
 import pytest
@@ -23,6 +24,7 @@ from zaqar_lite.client import Client
 from zaqar_lite.spark import register
 from zaqar_lite.spark.session import session
 
+T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
 # Spark's Python processes have the environment that its JVM was started in.
 os.environ.update(AWS_ACCESS_KEY_ID="testing", AWS_SECRET_ACCESS_KEY="testing")
@@ -50,20 +52,28 @@ def environment(code: Path) -> dict[str, str]:
     return {**own, "PYTHONPATH": str(code)}
 
 
-def finished(start: Callable[[], StreamingQuery]) -> StreamingQuery:
-    """Run a query to its end, and start it again where a busy machine ended it, as operators do.
+def patient(run: Callable[[], T]) -> T:
+    """Do a stream's work, and again where a busy machine ended it, as operators do.
 
     Spark waits ten seconds for a Python process to start, and no setting changes that.
     """
     while True:
-        query = start()
         try:
-            query.awaitTermination()
+            return run()
         except StreamingQueryException as error:
             if "failed to connect back" not in str(error):
                 raise
-        else:
-            return query
+
+
+def finished(start: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """Run a query to its end."""
+
+    def run() -> StreamingQuery:
+        query = start()
+        query.awaitTermination()
+        return query
+
+    return patient(run)
 
 
 def in_bucket(server: S3Server) -> str:

@@ -437,8 +437,11 @@ def test_a_rate_is_that_of_all_tasks_however_few_run_at_a_time(
 
 
 def test_a_reader_needs_a_queue() -> None:
-    with pytest.raises(OptionError, match="queue"):
-        ZaqarReader(parse({"endpoint": "http://127.0.0.1:1"}), BODY)
+    given = parse({"endpoint": "http://127.0.0.1:1"})
+    with pytest.raises(OptionError, match="Name what to read"):
+        ZaqarReader(given, BODY).partitions()
+    with pytest.raises(OptionError, match="Name what to read"):
+        BrowseStream(given, BODY).initialOffset()
 
 
 def test_a_page_is_as_large_as_the_server_allows_but_not_above_200(

@@ -149,7 +149,7 @@ class Relay:
 
         tag = await queue.consume(handle)
         try:
-            is_ended = await self._watch(channel, tag, tasks, stop)
+            await self._watch(channel, tag, tasks, stop)
             ending.set()
             if stop.is_set() and not channel.is_closed:
                 await queue.cancel(tag)
@@ -161,37 +161,36 @@ class Relay:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        if is_ended and not stop.is_set():
-            raise Unavailable(f"the consumer of {self._source} was ended by the broker")
         async with asyncio.timeout(CLOSE_TIMEOUT):
             await channel.close()
 
     async def _watch(
         self, channel: AbstractChannel, tag: str, held: Sized, stop: asyncio.Event
-    ) -> bool:
-        """Wait until the relay stops, or the broker no longer delivers to our consumer, or may not.
+    ) -> None:
+        """Wait until the relay stops, or the channel must be opened anew.
 
-        The result is True if the broker ended it, False if no message has come for long, or if the
-        stream of cancelled ids must be opened again.
+        It must where no message has come for long, or the stream of cancelled ids has ended.
 
         The broker cancels the consumer when the queue is deleted, and leaves the channel open; the
         library then only forgets the tag. A quorum queue that is deleted and at once made again is
         worse (RabbitMQ 3.10): often the broker keeps the consumer, counts messages as delivered to
         it, and sends none, until its channel is closed. That looks like a queue where nothing is
         due, so a channel on which nothing comes is opened anew from time to time.
+
+        Raises:
+            Unavailable: the broker has ended our consumer.
         """
         underlay = cast(aiormq.Channel, await channel.get_underlay_channel())
         taken, since = self._taken, time.monotonic()
         while not stop.is_set():
             await _wait(stop, self._options.check)
             if channel.is_closed or tag not in underlay.consumers:
-                return True
+                raise Unavailable(f"the consumer of {self._source} was ended by the broker")
             if held or taken != self._taken:
                 taken, since = self._taken, time.monotonic()
             is_idle = time.monotonic() - since >= self._options.renew
             if is_idle or not self._cancelled.is_followed:
-                break
-        return False
+                return
 
     async def _handle(
         self, message: AbstractIncomingMessage, channel: AbstractChannel, ending: asyncio.Event

@@ -41,7 +41,7 @@ from zaqar_lite.client import Client, Message
 from zaqar_lite.client.base_client import chunks
 from zaqar_lite.spark import lag
 from zaqar_lite.spark.options import OptionError, Options
-from zaqar_lite.spark.queues import named, queues_to_read
+from zaqar_lite.spark.queues import queues_to_read
 from zaqar_lite.spark.rows import columns_of, to_batch
 
 _LOOK_AGAIN = 10.0
@@ -67,7 +67,6 @@ class ZaqarReader(DataSourceReader):
     """Read what is in some queues now."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        named(options)
         self._options = options
         self._columns = columns_of(schema)
         self._wanted: set[str] | None = None
@@ -80,9 +79,7 @@ class ZaqarReader(DataSourceReader):
             if self._wanted is not None:
                 queues = tuple(queue for queue in queues if queue in self._wanted)
             if self._ids is not None:
-                return [
-                    QueueRange(queue, None, None, ids=self._ids) for queue in queues
-                ] or _NOTHING
+                return [QueueRange(one, None, None, ids=self._ids) for one in queues] or _NOTHING
             return [
                 QueueRange(queue, part.marker, part.until)
                 for queue in queues
@@ -123,6 +120,7 @@ _NOTHING = [QueueRange("", None, None, ids=())]
 """What Spark is given where nothing is to be read: for an empty list, too, it runs a task."""
 _ID = re.compile(r"[0-9A-Za-z-]+")
 _TOGETHER = 1_000
+"""Messages in one Arrow batch."""
 
 
 def _wanted(one: Filter) -> set[str] | None:

@@ -14,16 +14,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from zaqar_lite.client import ClaimLost, Client, Held, MessageClaimed, ZaqarError
@@ -40,14 +36,8 @@ _WAIT = 1.0
 """Seconds that planning a batch waits for a first message; stopping a query takes as long."""
 
 
-@dataclass
-class Deleted:
-    """The result of deleting claims.
-
-    Attributes:
-        lapsed: claims that had ended before.
-        lost: messages that another consumer holds by now; they were left alone.
-    """
+class Deleted(NamedTuple):
+    """How many claims had lapsed, and how many messages others hold now, which were left alone."""
 
     lapsed: int = 0
     lost: int = 0
@@ -114,7 +104,7 @@ def delete_claimed(
         try:
             client.delete_messages(options.queue, ids, claim_ids=[claim_id])
         except ClaimLost:
-            return Deleted(1, sum(not _delete_one(client, options, claim_id, one) for one in ids))
+            return Deleted(1, sum(_is_held(client, options.queue, claim_id, one) for one in ids))
         return Deleted()
 
     with ThreadPoolExecutor(options.concurrency, "zaqar-delete") as threads:
@@ -122,16 +112,16 @@ def delete_claimed(
     return Deleted(sum(one.lapsed for one in done), sum(one.lost for one in done))
 
 
-def _delete_one(client: Client, options: Options, claim_id: str, message_id: str) -> bool:
-    """Delete a processed message with its claim, or if nobody holds it; say if it is deleted."""
+def _is_held(client: Client, queue: str, claim_id: str, message_id: str) -> bool:
+    """Delete a processed message, unless it is held by another claim; return whether it is."""
     try:
-        client.delete_message(options.queue, message_id, claim_id=claim_id)
+        client.delete_message(queue, message_id, claim_id=claim_id)
     except ClaimLost:
         try:
-            client.cancel(options.queue, message_id)
+            client.cancel(queue, message_id)
         except MessageClaimed:
-            return False
-    return True
+            return True
+    return False
 
 
 class Renewal:
@@ -150,8 +140,7 @@ class Renewal:
         self._claims[number] = tuple(claim_ids)
         if self._ended is None:
             self._ended = threading.Event()
-            given = (self._ended,)
-            threading.Thread(target=self._run, args=given, daemon=True).start()
+            threading.Thread(target=self._run, args=(self._ended,), daemon=True).start()
 
     def remove(self, number: int) -> None:
         """Stop renewing a batch's claims."""
@@ -167,9 +156,10 @@ class Renewal:
             self._ended = None
 
     def _run(self, ended: threading.Event) -> None:
+        interval = self._options.claim_renewal or self._options.claim_ttl / 3
         with self._options.client() as client:
             over: set[str] = set()
-            while not ended.wait(self._options.renewal_interval):
+            while not ended.wait(interval):
                 held = [one for claims in list(self._claims.values()) for one in claims]
                 over.intersection_update(held)
                 for claim_id in held:
@@ -180,10 +170,9 @@ class Renewal:
 
 def renew_claim(client: Client, options: Options, claim_id: str) -> bool:
     """Renew one claim; return whether it is held. Errors are logged, and the next round retries."""
+    ttl, grace = options.claim_ttl, options.claim_grace
     try:
-        client.renew_claim(
-            options.queue, claim_id, ttl=options.claim_ttl, grace=options.claim_grace
-        )
+        client.renew_claim(options.queue, claim_id, ttl=ttl, grace=grace)
     except ClaimLost:
         return False
     except ZaqarError as error:
@@ -342,13 +331,11 @@ class ClaimStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with self._options.client() as client:
             deleted = delete_claimed(client, self._options, claims)
         if deleted.lapsed:
-            logger.warning(
+            text = (
                 "%d claims on %r lapsed before their batch was processed; %d messages are held by "
-                "others and will be processed again",
-                deleted.lapsed,
-                self._queue,
-                deleted.lost,
+                "others and will be processed again"
             )
+            logger.warning(text, deleted.lapsed, self._queue, deleted.lost)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the thread and the lock behind: executors read the ledger only."""

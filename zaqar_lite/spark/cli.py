@@ -17,6 +17,8 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
 from zaqar_lite.client import ZaqarError
+from zaqar_lite.client.base_client import DEFAULT_URL
+from zaqar_lite.environment import client_value
 from zaqar_lite.spark import jobs, register
 from zaqar_lite.spark.jobs.publish import FORMATS, Publication
 from zaqar_lite.spark.jobs.redrive import Redrive
@@ -134,7 +136,9 @@ def _add(subparsers: Any, name: str, text: str, job: Job) -> argparse.ArgumentPa
     added: argparse.ArgumentParser = subparsers.add_parser(name, help=text, description=text)
     added.set_defaults(run=job)
     added.add_argument("--queue", required=True)
-    added.add_argument("--endpoint", default="http://127.0.0.1:8888", metavar="URL")
+    text = f"the server (ZAQAR_LITE_URL, else {DEFAULT_URL})"
+    endpoint = client_value("URL") or DEFAULT_URL
+    added.add_argument("--endpoint", default=endpoint, metavar="URL", help=text)
     added.add_argument("--project", help="ZAQAR_LITE_PROJECT, else the credential's, or default")
     for option, (flag, words) in _ACCESS.items():
         added.add_argument(flag, dest=option, help=words)

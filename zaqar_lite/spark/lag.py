@@ -19,12 +19,8 @@ def marker_at(instant: str) -> str:
     """Return the marker before the first message that was posted at an instant or later."""
     at = dt.datetime.fromisoformat(instant)
     at = at if at.tzinfo is not None else at.replace(tzinfo=dt.UTC)
-    return f"{max(0, microseconds(at) - 1):016x}"
-
-
-def microseconds(at: dt.datetime) -> int:
-    """Return the microseconds from 1970 to an instant."""
-    return (at - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)
+    since_1970 = at - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    return f"{max(0, since_1970 // dt.timedelta(microseconds=1) - 1):016x}"
 
 
 def posted(marker: str) -> int | None:

@@ -23,7 +23,7 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -122,9 +122,8 @@ class Ledger:
     def _directory(self) -> Directory:
         # Made where it is used: a connection can't be pickled.
         if self._opened is None:
-            self._opened = (
-                open_directory(self._place) if isinstance(self._place, str) else self._place
-            )
+            place = self._place
+            self._opened = open_directory(place) if isinstance(place, str) else place
         return self._opened
 
     def open(self, patience: float = _PATIENCE) -> str:
@@ -137,13 +136,13 @@ class Ledger:
             return self._id
         self._directory.lock(patience)
         if _IDENTITY not in self._directory.names():
-            self._directory.write(_IDENTITY, _json({"queue": self._queue, "id": uuid.uuid4().hex}))
+            made = {"queue": self._queue, "id": uuid.uuid4().hex}
+            self._directory.write(_IDENTITY, json.dumps(made).encode())
         known = json.loads(self._directory.read(_IDENTITY).to_pybytes())
         if known["queue"] != self._queue:
             self._directory.unlock()
-            raise OptionError(
-                f"The stateDir {self._place} belongs to the queue {known['queue']!r}."
-            )
+            message = f"The stateDir {self._place} belongs to the queue {known['queue']!r}."
+            raise OptionError(message)
         self._id = known["id"]
         return self._id
 
@@ -163,7 +162,8 @@ class Ledger:
         with pa.ipc.new_file(sink, rows.schema) as writer:
             writer.write_table(rows.combine_chunks(), max_chunksize=_CHUNK)
         self._directory.write(_name(number, "arrow"), sink.getvalue())
-        self._directory.write(_name(number), _json({"rows": rows.num_rows, "claims": claims}))
+        batch = {"rows": rows.num_rows, "claims": claims}
+        self._directory.write(_name(number), json.dumps(batch).encode())
 
     def batch(self, number: int) -> Batch | None:
         """Read what a batch consists of; None when it is acknowledged."""
@@ -195,10 +195,6 @@ class Ledger:
 
 def _name(number: int, suffix: str = "json") -> str:
     return f"{number:012d}.{suffix}"
-
-
-def _json(document: dict[str, Any]) -> bytes:
-    return json.dumps(document).encode()
 
 
 def open_directory(place: str) -> Directory:

@@ -52,7 +52,7 @@ _LEAVES = (
     types.StringType, types.BooleanType, types.NumericType, types.BinaryType, types.DateType,
     types.TimestampType, types.TimestampNTZType, types.NullType,
 )  # fmt: skip
-_CONTENT = ("ttl", "delay", "deliver_at", "queue", "key")
+_BESIDE = tuple(name for name in COLUMNS if name not in {"body", "idempotency_key"})
 
 
 _PAIR = itemgetter("key", "value")  # of a header as Kafka has it
@@ -120,9 +120,8 @@ class Messages:
             try:
                 serialization.loads(text)
             except (ValueError, RecursionError) as error:
-                raise InvalidRow(
-                    f"its body is not JSON ({error}); or say bodyFormat=text"
-                ) from None
+                message = f"its body is not JSON ({error}); or say bodyFormat=text"
+                raise InvalidRow(message) from None
             return RawBody(text)
         try:
             return RawBody(serialization.dumps(json_of(body)))
@@ -139,14 +138,11 @@ class Messages:
             return None
         content = self._hash.copy()
         content.update(body)
-        rest = [row[name] for name in _CONTENT]
-        if any(value is not None for value in rest):
-            headers = row["headers"]
-            if isinstance(headers, dict):
-                headers = sorted(headers.items())
-            content.update(b"\0" + repr((rest, headers)).encode())
-        if row["group"] is not None:  # not in `rest`: rows without one keep the keys they had
-            content.update(b"\0group" + repr(row["group"]).encode())
+        rest = {name: row[name] for name in _BESIDE if row[name] is not None}
+        if rest:
+            if isinstance(row["headers"], dict):
+                rest["headers"] = sorted(row["headers"].items())
+            content.update(b"\0" + repr(rest).encode())
         digest = content.digest()
         occurrence = self._seen[digest]
         self._seen[digest] = occurrence + 1

@@ -32,8 +32,6 @@ from zaqar_lite.environment import client_value
 
 ExtraColumn = Literal["value", "timestamp", "key", "group", "attempts", "failure_count"]
 """Columns that a read has where the option `columns` names them."""
-InvalidRows = Literal["fail", "skip", "deadletter"]
-Keys = Literal["rows", "requests", "none"]
 NotNegative = Annotated[float, Meta(ge=0)]
 ClaimSeconds = Annotated[int, Meta(ge=60, le=43_200)]
 
@@ -69,11 +67,11 @@ class Options(Struct, frozen=True, kw_only=True, rename="camel"):
     ttl: Annotated[int, Meta(ge=60)] | None = None
     delay: Annotated[int, Meta(ge=0)] | None = None
     body_format: Literal["json", "text"] = "json"
-    on_invalid_row: InvalidRows = "fail"
+    on_invalid_row: Literal["fail", "skip", "deadletter"] = "fail"
     on_ignored_delay: Literal["fail", "warn"] = "fail"
     dead_letter_queue: str | None = None
     run_id: str | None = None
-    keys: Keys = "rows"
+    keys: Literal["rows", "requests", "none"] = "rows"
     idempotency_key: str | None = None
     report_path: str | None = None
     reject_path: str | None = None
@@ -101,11 +99,6 @@ class Options(Struct, frozen=True, kw_only=True, rename="camel"):
         return f"the project {self.project!r}" if self.project else "the default project"
 
     @property
-    def renewal_interval(self) -> float:
-        """Return the seconds between two renewals of a claim: by default a third of its ttl."""
-        return self.claim_renewal or self.claim_ttl / 3
-
-    @property
     def queue(self) -> str:
         """Return the one queue that the options name.
 
@@ -115,11 +108,6 @@ class Options(Struct, frozen=True, kw_only=True, rename="camel"):
         if len(self.queues) != 1:
             raise OptionError("Name exactly one queue with the option 'queue'.")
         return self.queues[0]
-
-    @property
-    def credentials(self) -> int:
-        """Count the options that name a credential; more than one is a contradiction."""
-        return sum(one is not None for one in (self.key_file, self.signed_file, self.cloud))
 
     def client(self, *, on_retry: Callable[[Resend], object] | None = None) -> Client:
         """Open a client; it belongs to the process that opened it, never to a pickled object.
@@ -239,7 +227,7 @@ def _check(options: Options) -> None:
             "The option 'queuePattern' stands for 'queue' and 'queues' where queues are browsed; a "
             "claim stream has one queue, which is named."
         )
-    if options.credentials > 1:
+    if sum(map(bool, (options.key_file, options.signed_file, options.cloud))) > 1:
         raise OptionError("Give one of 'keyFile', 'signedFile' and 'cloud'.")
     if options.on_invalid_row == "deadletter" and not options.dead_letter_queue:
         raise OptionError("onInvalidRow=deadletter needs the option 'deadLetterQueue'.")

@@ -31,9 +31,10 @@ def queues_to_read(
     `may_be_none` allows that no queue matches, whatever `failOnMissingQueue` says.
 
     Raises:
-        OptionError: one that was named is missing, or nothing matches, and failOnMissingQueue is
-            on; or more than `MOST_QUEUES` match.
+        OptionError: none is named; one that was named is missing, or nothing matches, and
+            failOnMissingQueue is on; or more than `MOST_QUEUES` match.
     """
+    named(options)
     pattern = options.queue_pattern
     if pattern is None:
         check_queues(client, options)

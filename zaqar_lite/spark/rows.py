@@ -60,15 +60,8 @@ _COLUMN: dict[str, tuple[pa.DataType, Callable[[Message], Any]]] = {
 }
 COLUMNS = tuple(_COLUMN)
 _ATTEMPT = pa.struct(
-    [
-        ("number", _WHOLE),
-        ("claimed_at", _TIME),
-        ("ended_at", _TIME),
-        ("outcome", _TEXT),
-        ("reason", _TEXT),
-        ("detail", _TEXT),
-        ("client_id", _TEXT),
-    ]
+    {"number": _WHOLE, "claimed_at": _TIME, "ended_at": _TIME}
+    | dict.fromkeys(("outcome", "reason", "detail", "client_id"), _TEXT)
 )
 # Those that the option `columns` adds.
 _COLUMN |= {

@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import socket
-import struct
 import tempfile
 import time
 import uuid
@@ -39,7 +38,6 @@ from zaqar_lite.spark.options import OptionError, Options
 MOST_REFUSED = 10_000  # that a task tells of
 MOST_LETTER = 16_384  # characters of a row that its letter holds
 MOST_REASON = 1_000
-_INSTANT = struct.Struct("d")  # of the machine's monotonic clock, which all processes share
 _LONGEST = 1.0  # seconds of the rate that are reserved at a time
 T = TypeVar("T")
 COUNTS = ("rows", "stored", "duplicates", "batches", "bytes", "rejected", "retries")
@@ -71,8 +69,8 @@ class SharedRateLimit:
     """Limits all tasks of one `run` on a machine together to `rate` messages a second.
 
     Tasks run in processes of their own and come and go, so the instant at which the next message
-    may go stands in a file in the directory for temporary files, under a lock. Each task reserves
-    time for a few messages there and waits until then.
+    may go (by the machine's monotonic clock) stands in a file in the directory for temporary files,
+    under a lock. Each task reserves time for a few messages there and waits until then.
     """
 
     def __init__(self, run: str, rate: float) -> None:
@@ -92,11 +90,10 @@ class SharedRateLimit:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
         with os.fdopen(os.open(self._path, flags, 0o600), "r+b", buffering=0) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            known = file.read(_INSTANT.size)
             now = time.monotonic()
-            begin = max(now, _INSTANT.unpack(known)[0]) if len(known) == _INSTANT.size else now
+            begin = max(now, float(file.read() or 0))
             file.seek(0)
-            file.write(_INSTANT.pack(begin + count / self._rate))
+            file.write(b"%-24r" % (begin + count / self._rate))  # of one length
         return begin - now
 
     def end(self) -> None:
@@ -165,7 +162,8 @@ class Sender:
         run = _micro_batch(self.run_id, context) if self._streaming else self.run_id
         resent: list[Resend] = []
         with self.options.client(on_retry=resent.append) as client:
-            written = _Task(self, client, run, context).send(batches)
+            partition = context.partitionId() if context else 0
+            written = _Task(self, client, run, partition).send(batches)
         written.retries = len(resent)
         return written
 
@@ -192,14 +190,12 @@ class Sender:
 class _Task:
     """One task's work: its rows are posted, or refused as the options say."""
 
-    def __init__(
-        self, sender: Sender, client: Client, run: str, context: TaskContext | None
-    ) -> None:
+    def __init__(self, sender: Sender, client: Client, run: str, partition: int) -> None:
         self._sender = sender
         self._options = sender.options
         self._client = client
-        self._partition = context.partitionId() if context else 0
-        self._scope = f"{run}/{self._partition}"
+        self._partition = partition
+        self._scope = f"{run}/{partition}"
         self._written = Written()
 
     def send(self, batches: Iterator[pa.RecordBatch]) -> Written:

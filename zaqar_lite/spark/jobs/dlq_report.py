@@ -16,7 +16,7 @@ from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import expr
+from pyspark.sql.functions import expr, regexp_replace
 
 from zaqar_lite.spark.jobs.report_page import page
 from zaqar_lite.spark.jobs.target import Summary, Target
@@ -125,11 +125,7 @@ def _classified(rows: DataFrame) -> DataFrame:
     signature = f"lower(substring({error}, 1, 2000))"
     columns = rows.withColumn("signature", expr(signature))
     for pattern, instead in _TAKEN_OUT:
-        literal = pattern.replace("\\", "\\\\").replace("'", "\\'")
-        with_quotes = instead.replace("'", "\\'")
-        columns = columns.withColumn(
-            "signature", expr(f"regexp_replace(signature, '{literal}', '{with_quotes}')")
-        )
+        columns = columns.withColumn("signature", regexp_replace("signature", pattern, instead))
     return columns.selectExpr(
         "id",
         "body",

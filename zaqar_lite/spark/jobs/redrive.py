@@ -151,13 +151,8 @@ def _post(
         summary["left"] += rows.num_rows - len(ids)
         if not ids:
             return ids
-        done = target.write(
-            chosen.drop("id"),
-            ttl=plan.ttl,
-            rate=plan.rate,
-            onInvalidRow="skip",
-            told=plan.batch,
-        )
+        given = {"ttl": plan.ttl, "rate": plan.rate, "onInvalidRow": "skip"}
+        done = target.write(chosen.drop("id"), told=plan.batch, **given)
     finally:
         chosen.unpersist()
     prefix = f"{plan.run_id}-"

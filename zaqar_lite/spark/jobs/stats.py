@@ -17,8 +17,8 @@ def stats(
     """Roll messages up by queue and hour: counts, bytes, ages and claims.
 
     The rows come from the live queue, or from the Parquet files of `archive`. The rollup goes to
-    Parquet at `output`, where one is given, and its totals into the summary. A dry run counts the
-    messages and writes nothing.
+    Parquet at `output`, where one is given; the summary has its first 1,000 rows, and the messages
+    of all. A dry run counts the messages and writes nothing.
     """
     if dry_run:
         found = target.read(spark, archive, includeBody="false")
@@ -40,8 +40,9 @@ def stats(
     if output is not None:
         rollup.write.mode("overwrite").parquet(output)
     hours = [row.asDict() for row in rollup.limit(1000).collect()]
+    (whole,) = rollup.selectExpr("coalesce(sum(messages), 0) as messages").collect()
     rollup.unpersist()
-    summary: Summary = {"messages": sum(one["messages"] for one in hours), "hours": hours}
+    summary: Summary = {**whole.asDict(), "hours": hours}
     if archive is None:
         with target.client() as client:
             now = client.stats(target.queue)
