@@ -138,7 +138,7 @@ class Database(database.Database):
         self.ids, self.log, self.damages = own.ids, own.log, loading.damages
         self._block_end = own.block_end
         recorder = self._recorder = Recorder(connection, self.clock, own.ids, own.log)
-        recorder.histories, recorder.unrecorded = loading.histories, loading.unrecorded
+        recorder.unrecorded = loading.unrecorded
         if loading.is_behind:
             puts, deletes = await recorder.repair(loading.again, loading.stale)
             puts = {**puts, **loading.puts, **self._own_records(loading.position)}

@@ -6,7 +6,6 @@ hash serves as the random part of an id without being stored: without the store'
 can't name a message that it was never given.
 """
 
-from collections.abc import Mapping
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -54,11 +53,8 @@ class Ids:
             return Shown(position, is_renamed=position != number, is_kept=True)
         return Shown(number, is_kept=True)
 
-    def history(self, message_id: bytes, number: int, known: Mapping[bytes, int]) -> int:
-        """The number in the keys of a message's attempts; `known` are those of earlier versions."""
-        found = known.get(message_id)
-        if found is not None:
-            return found
+    def history(self, message_id: bytes, number: int) -> int:
+        """The number in the keys of a message's attempts; `number` is that of its body."""
         return number_in(message_id) if self.is_ours(message_id) else number
 
 

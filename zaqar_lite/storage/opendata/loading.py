@@ -14,7 +14,9 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import apsw
+from msgspec.json import decode
 
+from zaqar_lite.domain.attempts import Attempt
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.groups import group_of
 from zaqar_lite.domain.ids import MAX_POSITION, new_claim_id
@@ -118,8 +120,7 @@ class Loading:
     numbers of messages whose payload can't be handed out, and why. With the next batch `puts` are
     written and `stale` records deleted, and so are the pages of the rows in `again`, by content,
     although these rows have not changed; after it `deletes` go, which earlier versions left.
-    `histories` are the numbers in keys of attempts that these gave. `unrecorded` are entries that a
-    killed server has not recorded the holders of, and since when.
+    `unrecorded` are entries that a killed server has not recorded the holders of, and since when.
     """
 
     def __init__(
@@ -136,7 +137,6 @@ class Loading:
         self.stale: list[bytes] = []
         self.again: dict[int, set[int]] = defaultdict(set)
         self.deletes: list[bytes] = []
-        self.histories: dict[bytes, int] = {}
         self.unrecorded: dict[tuple[int, int], int] = {}
         self.slices = Slices()
         self._kept_ids: dict[int, bytes] = {}
@@ -453,10 +453,15 @@ class Loading:
         if found.holder is not None:
             self.unrecorded.pop((content, position), None)
         ended: list[Any] = self.connection.execute(
-            "SELECT value FROM ended WHERE history = ? ORDER BY number", (found.history,)
+            "SELECT number, value FROM ended WHERE history = ? ORDER BY number", (found.history,)
         ).fetchall()
-        if found.history and found.history != self.own.ids.history(own_id, body, {}):
-            self.histories[own_id] = found.history
+        history = self.own.ids.history(own_id, body)
+        if found.history not in {0, history}:  # an earlier version gave numbers of its own
+            for attempt, one in ended:
+                value = records.encode_attempt(decode(one, type=Attempt))
+                self.puts[keys.attempt_key(history, attempt)] = value
+                self.deletes.append(keys.attempt_key(found.history, attempt))
+            self.puts[key] = records.encode_attempts(found._replace(history=history))
         if not (found.consumers or found.last_ended or ended):
             return
         last_end = None if found.last_ended is None or state == LEASED else found.last_ended
@@ -468,7 +473,7 @@ class Loading:
                 content, position,
             ),
         )  # fmt: skip
-        attempts = b"[" + b",".join(value for (value,) in ended) + b"]"
+        attempts = b"[" + b",".join(one for _, one in ended) + b"]"
         kept = (own_id, attempts, json.dumps(found.consumers))
         self.connection.execute("INSERT OR IGNORE INTO attempts VALUES (?, ?, ?)", kept)
 

@@ -70,10 +70,9 @@ T = TypeVar("T")
 class Recorder:
     """Follows the changes of a connection, and makes a batch of records of them.
 
-    `histories` are the numbers in the keys of attempts that an earlier version gave, by the ids of
-    messages. `unrecorded` are entries that were claimed, and since when, while no record says by
-    whom: that is written when it has lasted for a while, because most are settled before. The next
-    batch writes the first `due` of them.
+    `unrecorded` are entries that were claimed, and since when, while no record says by whom: that
+    is written when it has lasted for a while, because most are settled before. The next batch
+    writes the first `due` of them.
     """
 
     def __init__(self, connection: apsw.Connection, clock: Clock, ids: Ids, log: keys.Log) -> None:
@@ -81,7 +80,6 @@ class Recorder:
         self.clock = clock
         self.ids = ids
         self.log = log
-        self.histories: Mapping[bytes, int] = {}
         self.unrecorded: dict[tuple[int, int], int] = {}
         self.due = 0
         self._session: apsw.Session | None = None
@@ -306,7 +304,7 @@ class Encoding:
                 self._recorder.unrecorded.pop((queue, position), None)
                 shown = self._ids.shown(own_id, position, number, is_shared, moved)
                 attempts = {} if ended is None else read_attempts(ended)
-                history = self._history(own_id, number)
+                history = self._ids.history(own_id, number)
                 outcome = [one.outcome for one in attempts.values()][-1] if attempts else None
                 known = records.Attempts(
                     () if by is None else tuple(json.loads(by)),
@@ -320,9 +318,6 @@ class Encoding:
                 if own_id in self._before:
                     self._put_attempts(history, self._before[own_id], attempts)
 
-    def _history(self, message_id: bytes, number: int) -> int:
-        return self._ids.history(message_id, number, self._recorder.histories)
-
     def _put_attempts(self, history: int, before: bytes, attempts: Mapping[int, Attempt]) -> None:
         known = read_attempts(before)
         for number in known.keys() - attempts.keys():
@@ -334,9 +329,10 @@ class Encoding:
     async def _delete_attempts(self) -> None:
         numbers = {row[2]: row[15] for row in self._gone["entry"]}
         async for message_id, ended, _ in self._each(self._gone["attempts"]):
-            history = self._history(message_id, numbers.get(message_id, number_in(message_id)))
-            for number in read_attempts(ended):
-                self.delete(keys.attempt_key(history, number))
+            number = numbers.get(message_id, number_in(message_id))
+            history = self._ids.history(message_id, number)
+            for attempt in read_attempts(ended):
+                self.delete(keys.attempt_key(history, attempt))
 
     # -- pages --
 
