@@ -21,7 +21,14 @@ from zaqar_lite.domain.errors import (
     Unavailable,
 )
 from zaqar_lite.domain.models import ListQuery, Message, QueueRef
-from zaqar_lite.service.schedules.schedules import DUE_PROJECT, Plan, Schedule, Scheduler, Schedules
+from zaqar_lite.service.schedules.schedules import (
+    DUE_PROJECT,
+    GRACE_MS,
+    Plan,
+    Schedule,
+    Scheduler,
+    Schedules,
+)
 from zaqar_lite.service.schedules.schedules import KIND as SCHEDULE
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
@@ -385,6 +392,28 @@ async def test_a_change_while_it_is_posted_for_an_instant_posts_no_second_messag
     place.clock.advance(HOUR)
     await place.run()
     assert (await place.schedules.kind.get("p", "s")).fired == 2
+
+
+@pytest.mark.parametrize(
+    ("jitter", "every", "later", "count"),
+    [
+        ("10m", "1h", 10 * MINUTE, 1),  # it has come, and is posted when its jitter is over
+        (0, "1h", 0, 1),  # nobody has come to it yet
+        (0, "1h", GRACE_MS, 0),  # it was missed: a change begins anew
+        (0, "7m", 0, 0),
+    ],
+)
+async def test_a_change_loses_no_instant_that_has_come(
+    place: Place, jitter: str | int, every: str, later: int, count: int
+) -> None:
+    await place.put(every="1h", jitter=jitter)
+    place.clock.advance(HOUR + (later if not jitter else 0))
+    new = plan(every=every, jitter=jitter, body="new", start="2030-01-01T00:00:00Z")
+    await place.schedules.change("p", "s", lambda _: new)
+    place.clock.advance(later if jitter else 0)
+    await place.run()
+    assert [one.body for one in await place.posted()] == [b'"new"'] * count
+    assert (await place.schedules.kind.get("p", "s")).fired == count
 
 
 async def test_a_schedule_that_can_not_be_read_holds_up_no_other(place: Place) -> None:

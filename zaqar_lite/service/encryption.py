@@ -28,7 +28,6 @@ store, bound to their project, kind and name.
 import asyncio
 import base64
 import binascii
-import contextlib
 import json
 import logging
 import os
@@ -96,8 +95,7 @@ def read_envelope(body: bytes) -> Envelope:
         key_id, origin, text = parts
         return Envelope(key_id.decode("ascii"), origin.decode("ascii"), base64.b64decode(text))
     except ValueError as error:
-        message = "the body is not in the form of a sealed one"
-        raise Damaged(message) from error
+        raise Damaged("the body is not in the form of a sealed one") from error
 
 
 def seal(cipher: AESGCM, key_id: str, project: str, origin: str, body: bytes) -> bytes:
@@ -119,8 +117,7 @@ def unseal(cipher: AESGCM, project: str, envelope: Envelope) -> bytes:
         bound = _bound_to(envelope.key_id, project, envelope.origin)
         return cipher.decrypt(nonce, sealed, bound)
     except (InvalidTag, ValueError) as error:
-        message = "the body is not what was stored"
-        raise Damaged(message) from error
+        raise Damaged("the body is not what was stored") from error
 
 
 def wrap(key: bytes, key_id: str, project: str, name: str, fresh: bytes) -> bytes:
@@ -359,7 +356,7 @@ class EncryptionKeys:
         at = max(now, stored[-1].at + 1) if stored else now
         made = self._wrapped(project, secrets.token_hex(8), AESGCM.generate_key(KEY_BYTES * 8), at)
         # Nobody else knows the id: a record of it is this one, whose answer was lost.
-        with contextlib.suppress(RecordChanged):
+        with suppress(RecordChanged):
             await self._kind.put(project, made.id, made, 0)
 
     def _wrapped(self, project: str, key_id: str, fresh: bytes, at: int) -> DataKey:
@@ -372,8 +369,7 @@ class EncryptionKeys:
             return cipher
         stored = await self._kind.find(project, key_id)
         if stored is None:
-            message = f"there is no data key {key_id} of its project"
-            raise Damaged(message)
+            raise Damaged(f"there is no data key {key_id} of its project")
         return await self._load(project, stored)
 
     async def _load(self, project: str, stored: DataKey) -> AESGCM:
@@ -399,7 +395,7 @@ class EncryptionKeys:
 
     async def _rewrap(self, project: str, key_id: str, fresh: bytes) -> None:
         """Wrap a data key with the server's current key, so that the earlier one may go."""
-        with contextlib.suppress(NotFound):
+        with suppress(NotFound):
             await self._kind.change(
                 project, key_id, lambda old: self._wrapped(project, key_id, fresh, old.at)
             )

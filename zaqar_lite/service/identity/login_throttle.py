@@ -141,7 +141,8 @@ class LookupLimits:
         Raises:
             TooMany: too many wait already, or it would take too long.
         """
-        site = self._site(site_of(address))
+        name = site_of(address)
+        site = self._sites[name] = self._sites.get(name) or _Site()
         turns = await self._enter(site)
         try:
             yield
@@ -198,7 +199,3 @@ class LookupLimits:
             what = "Too many logins from this address failed."
             wait = math.ceil(self._opens_at - time.monotonic())
         return TooMany(what, retry_after=max(1, wait))
-
-    def _site(self, name: str) -> _Site:
-        site = self._sites[name] = self._sites.get(name) or _Site()
-        return site

@@ -272,15 +272,21 @@ class Schedules:
     async def change(self, project: str, name: str, apply: Callable[[Plan], Plan]) -> Schedule:
         """Change the plan of a schedule by `apply`; its counts stay.
 
+        An instant that has come, and that no message was posted for yet, stays if the new plan has
+        it too.
+
         Raises:
             NotFound: no such schedule.
             Invalid: it would break a rule.
         """
 
         async def change(schedule: Schedule) -> Schedule:
+            instant, due_at, now = schedule.next, schedule.due_at, self._clock.now_ms()
             schedule = msgspec.structs.replace(schedule, plan=apply(schedule.plan))
             await self._check(name, schedule.plan)
-            schedule.set_next(self._clock.now_ms())
+            schedule.set_next(min(now, instant - 1))
+            if schedule.next != instant or now >= due_at + GRACE_MS:
+                schedule.set_next(now)
             await self._add_entry(project, schedule)
             return schedule
 
