@@ -19,7 +19,7 @@ from zaqar_lite.domain.errors import QueueChanged
 from zaqar_lite.domain.models import DelayMode, QueueRecord
 from zaqar_lite.service.metrics import queue_depths as census
 from zaqar_lite.service.metrics.shared_counters import SharedCounters
-from zaqar_lite.storage.swift import claiming, objects
+from zaqar_lite.storage.swift import claiming, objects, sweeping
 
 pytestmark = pytest.mark.anyio
 
@@ -238,6 +238,17 @@ async def test_idle_queues_are_looked_at_once_a_minute(
     queue.advance(MINUTE)
     await store.messages.sweep(1_000)
     assert proxy.kinds() == {"GET account": 1, "LIST": 1}
+
+
+async def test_a_sweep_ends_all_lapses_of_a_page_a_few_under_each_lock(
+    queue: QueueUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeping, "_LAPSED", 2)
+    message_ids = await queue.post(*"abcde")
+    await queue.claim(5, ttl=MINUTE)
+    queue.advance(2 * MINUTE)
+    assert (await queue.stores.messages.sweep(100)).lapsed == 5
+    assert [message.failure_count for message in await queue.get(*message_ids)] == [1] * 5
 
 
 async def test_counting_all_queues_is_a_listing_each(
