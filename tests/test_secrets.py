@@ -61,7 +61,7 @@ def test_a_store_that_can_not_be_made_keeps_its_secrets(uri: str) -> None:
 
 @pytest.mark.parametrize("uri", [uri for uri in WRONG if uri.startswith(("emb", "open"))])
 def test_the_store_commands_keep_them_too(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["store", "check", "--store", uri]) == 2
+    assert main(["store", "check", uri]) == 2
     assert SECRET not in capsys.readouterr().err
 
 
