@@ -1,5 +1,6 @@
 """What another writer of the RFC's format put into the store, and what it reads there of ours."""
 
+import asyncio
 import logging
 
 import pytest
@@ -17,6 +18,7 @@ from tests.drivers.opendata.store import Store
 from tests.drivers.store import HOUR, OTHER, QUEUE, texts
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.storage.opendata import database
 from zaqar_lite.storage.opendata.engine import Batch
 from zaqar_lite.storage.opendata.format import array, bookkeeping, keys, records
 from zaqar_lite.storage.opendata.format.keys import RecordType
@@ -108,17 +110,22 @@ async def test_many_end_in_steps(store: Store) -> None:
     assert not await store.records(RecordType.UNROUTED)
 
 
+@pytest.mark.parametrize("hangs", [False, True])
 async def test_what_a_start_has_not_routed_the_next_one_does(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch, *, hangs: bool
 ) -> None:
     """A start may end before what it has routed is stored."""
 
     async def fail(_: SlateDbEngine, __: Batch) -> None:
         monkeypatch.undo()
+        if hangs:
+            await asyncio.sleep(60)
         raise Unavailable("planted")
 
-    monkeypatch.setattr(type(store.db.engine), "commit", fail)
-    with pytest.raises(Unavailable, match="planted"):
+    monkeypatch.setattr(SlateDbEngine, "commit", fail)
+    if hangs:
+        monkeypatch.setattr(database, "_PATIENCE", 0.01)
+    with pytest.raises(Unavailable, match=r"planted|what the start has to write"):
         await publish(store, *[[("queue", "project/queue")]] * 2_500)
     store._make()
     await store.messages.open()

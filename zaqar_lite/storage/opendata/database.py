@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 BLOCK_SIZE = 4_096
 """Ids of a block, at least."""
 _CACHE_KIB = 65_536
+_PATIENCE = 10
+"""How many times longer a start waits for the engine than an operation does."""
 _STEP = 1_000
 """Records of earlier versions that one batch deletes."""
 _HOLDERS = 500
@@ -139,6 +141,16 @@ class Database(database.Database):
         self._block_end = own.block_end
         recorder = self._recorder = Recorder(connection, self.clock, own.ids, own.log)
         recorder.unrecorded = loading.unrecorded
+        try:
+            async with asyncio.timeout(_PATIENCE * self.patience):
+                await self._repair(recorder, loading)
+        except TimeoutError as exc:
+            why = "The store can't be opened: its disk does not take what the start has to write."
+            raise Unavailable(why) from exc
+        return connection
+
+    async def _repair(self, recorder: Recorder, loading: Loading) -> None:
+        """Write what the records lack beside the tables, then delete what no version needs."""
         if loading.is_behind:
             puts, deletes = await recorder.repair(loading.again, loading.stale)
             puts = {**puts, **loading.puts, **self._own_records(loading.position)}
@@ -146,7 +158,6 @@ class Database(database.Database):
             self._block_end = self._next_end
         for start in range(0, len(loading.deletes), _STEP):
             await self.engine.commit(Batch({}, loading.deletes[start : start + _STEP]))
-        return connection
 
     def _own_records(self, position: int) -> dict[bytes, bytes]:
         """What a batch says of the store itself, whose last id is `position`."""
