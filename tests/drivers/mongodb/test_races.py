@@ -207,20 +207,6 @@ async def test_what_a_dead_popper_took_comes_back(
     assert [message.claim_count for message in popped.messages] == [0, 0]
 
 
-async def test_a_claim_that_gets_nothing_leaves_no_record(
-    queue: QueueUnderTest, second: QueueUnderTest, mongodb: MongoServer, database_name: str
-) -> None:
-    await queue.post(*"ab")
-    with pause_after(driver(queue)._queues, "find_with_state") as pause:
-        slow = asyncio.create_task(queue.claim(2))
-        await pause.reached()
-        await second.pop(2)
-        pause.go()
-        assert (await slow).claim_id is None
-    with database_of(mongodb.url, database_name) as database:
-        assert database["zaqar_messages"].count_documents({}) == 0
-
-
 async def test_a_slow_delete_does_not_take_what_another_holds_by_now(
     queue: QueueUnderTest, second: QueueUnderTest
 ) -> None:
