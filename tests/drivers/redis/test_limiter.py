@@ -7,7 +7,7 @@ import pytest
 from tests.contract.subject import QueueUnderTest
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.posts import NewMessage
-from zaqar_lite.storage.redis.limiter import FEW, FairTurns
+from zaqar_lite.storage.redis.limiter import FEW_STORED, FairTurns
 
 pytestmark = pytest.mark.anyio
 HOUR = 3_600_000
@@ -86,7 +86,7 @@ async def test_a_short_post_waits_for_one_long_one(queue: QueueUnderTest) -> Non
 
     crowd = [asyncio.create_task(post(queue.ref, LONG)) for _ in range(20)]
     await asyncio.wait(crowd, return_when=asyncio.FIRST_COMPLETED)
-    await post(THEIRS, FEW)
+    await post(THEIRS, FEW_STORED)
     assert sum(task.done() for task in crowd) <= 4
     await asyncio.gather(*crowd)
     await store.purge(queue.ref)

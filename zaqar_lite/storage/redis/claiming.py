@@ -23,7 +23,7 @@ from zaqar_lite.domain.settlements import Act, Outcome, Settled, Settlement
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.redis.codec import pack_client, pack_settlements
 from zaqar_lite.storage.redis.faults import InDoubt
-from zaqar_lite.storage.redis.limiter import is_long
+from zaqar_lite.storage.redis.limiter import FEW_TAKEN
 from zaqar_lite.storage.redis.outbox import Outbox
 from zaqar_lite.storage.redis.runner import Runner, policy_words
 
@@ -133,7 +133,7 @@ class Claiming(MessageStore):
             pack_client(request.client_id),
             "1" if request.details else "",
             "1" if again else "",
-            is_long=is_long(request.limit),
+            is_long=request.limit > FEW_TAKEN,
         )
         status, now, examined, moved, instant = reply[:5]
         self.examined += examined
@@ -237,7 +237,7 @@ class Claiming(MessageStore):
         packed = pack_settlements(settlements)
         while True:
             policy = policy_words(queue, retries, self._runner.armed_until(queue))
-            every, long = (*words, *policy, *packed), is_long(len(settlements))
+            every, long = (*words, *policy, *packed), len(settlements) > FEW_TAKEN
             reply = await self._runner.run(queue, "settle", *every, repeatable=whole, is_long=long)
             if reply[0] != b"arm":
                 break

@@ -28,7 +28,7 @@ from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.redis.claiming import NO_CLAIM, Claiming
 from zaqar_lite.storage.redis.codec import pack_client, pack_group, read_message, read_messages
 from zaqar_lite.storage.redis.connection import Connection
-from zaqar_lite.storage.redis.limiter import FEW, is_long
+from zaqar_lite.storage.redis.limiter import FEW_TAKEN
 from zaqar_lite.storage.redis.outbox import Outbox
 from zaqar_lite.storage.redis.posting import Posting
 from zaqar_lite.storage.redis.readiness import POLL_INTERVAL_MS, Readiness
@@ -86,7 +86,7 @@ class RedisMessageStore(Connected[Connection], Posting, Claiming):
                 "1" if selection.details else "",
                 pack_group(selection.group),
                 repeatable=True,
-                is_long=goes_on or selection.limit > FEW,
+                is_long=goes_on or selection.limit > FEW_TAKEN,
             )
 
         reply = await read(goes_on=False)
@@ -116,7 +116,7 @@ class RedisMessageStore(Connected[Connection], Posting, Claiming):
                 "1" if details else "",
                 *some,
                 repeatable=True,
-                is_long=is_long(len(some)),
+                is_long=len(some) > FEW_TAKEN,
             )
             found += await self._runner.read(queue, reply, 2, reply[1], details=details)
         return found
@@ -161,7 +161,7 @@ class RedisMessageStore(Connected[Connection], Posting, Claiming):
             words = "any" if claim_ids is None else "held", len(claims), *claims
             some = wanted[start : start + step]
             status, *refused = await self._runner.run(
-                queue, "delete", *words, *some, is_long=is_long(len(some))
+                queue, "delete", *words, *some, is_long=len(some) > FEW_TAKEN
             )
         if status == b"ok":
             return ()

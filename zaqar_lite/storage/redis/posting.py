@@ -19,7 +19,7 @@ from zaqar_lite.domain.errors import KeyReused
 from zaqar_lite.domain.models import QueueRef, StoreOptions
 from zaqar_lite.domain.posts import IdempotencyKey, KnownKey, KnownKeys, NewMessage, Posted
 from zaqar_lite.domain.refusals import too_many_keys, too_many_messages
-from zaqar_lite.domain.yielding import in_steps
+from zaqar_lite.domain.yielding import STEP, next_turn
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.redis.codec import (
     new_randomness,
@@ -93,14 +93,19 @@ class _Batch:
         """The index in the post of a message that would be stored."""
         return self._answers.index(place) if self._answers else place
 
-    async def words(self, client: bytes, batch_key: IdempotencyKey | None) -> list[Word]:
-        """The batch as arguments of `post`; that of a long one is in parts."""
+    async def words(
+        self, client: bytes, batch_key: IdempotencyKey | None
+    ) -> tuple[tuple[bytes, bytes, int, int, int, Word], list[bytes]]:
+        """The batch as arguments of `post`: what is told of it, and its data, if long in parts."""
         blobs: list[bytes] = []
         outbox: list[bytes] = []
         keys: list[bytes] = []
         longest = 0
-        async for start, some in in_steps(self.messages):
-            halves = self.randomness[start : start + len(some)]
+        for start in range(0, len(self.messages), STEP):
+            if start:
+                await next_turn()
+            some = self.messages[start : start + STEP]
+            halves = self.randomness[start : start + STEP]
             blobs += map(pack_new, some, repeat(client), halves)
             keys += map(pack_message_key, some, halves)
             longest = max(longest, *[message.ttl_ms for message in some])
@@ -114,16 +119,19 @@ class _Batch:
         ids = b"" if batch_key is None else pack_ids(self._answers, self.randomness)
         counts = len(blobs), len(outbox), len(keys) - keys.count(b"")
         if len(blobs) + len(outbox) <= PART_SIZE:
-            return [own_key, ids, *counts, "", *blobs, *outbox, *keys]
+            return (own_key, ids, *counts, ""), [*blobs, *outbox, *keys]
         own = [own_key, ids] if own_key else []
         kinds = (b"k", keys), (b"m", blobs), (b"c", outbox), (b"b", own)
         parts = [part for kind, some in kinds for part in _parts(kind, some)]
-        return [own_key, "", *counts, longest, *parts]
+        return (own_key, b"", *counts, longest), parts
 
     async def posted(self, first: int) -> Sequence[Posted]:
         """What is answered, where the stored messages are at consecutive positions from `first`."""
         stored: list[Posted] = []
-        async for start, halves in in_steps(self.randomness):
+        for start in range(0, len(self.randomness), STEP):
+            if start:
+                await next_turn()
+            halves = self.randomness[start : start + STEP]
             stored += [
                 Posted(f"{at:016x}{half.hex()}") for at, half in enumerate(halves, first + start)
             ]
@@ -176,8 +184,8 @@ class Posting(MessageStore):
         if batch.conflict is not None:
             known = await self._leave_out_known(queue, batch, batch_key)
         while not known:
-            words = await batch.words(pack_client(client_id), batch_key)
-            _, _, _, outbox, keys, longest, *data = words
+            head, data = await batch.words(pack_client(client_id), batch_key)
+            _, _, _, outbox, keys, longest = head
             status, *rest = await self._runner.run(
                 queue,
                 "post",
@@ -185,7 +193,8 @@ class Posting(MessageStore):
                 options.idempotency_window_ms,
                 options.max_idempotency_keys,
                 options.max_messages,
-                *words,
+                *head,
+                *data,
                 is_long=is_long(len(batch.messages), data),
             )
             if status == b"ok":

@@ -108,10 +108,10 @@ class Router(ABC):
             try:
                 node = await self.node_of(slot)
                 if long_for is None:
-                    reply = await self._send((node, False), words)
+                    reply = await (await self._link(node)).send(*words)
                 else:
                     async with self._turns[node].turn(long_for):
-                        reply = await self._send((node, True), words)
+                        reply = await (await self._link(node, is_long=True)).send(*words)
             except ConnectionLost as lost:
                 was_sent = was_sent or lost.sent
                 if node is not None:
@@ -131,12 +131,6 @@ class Router(ABC):
                         continue
             return reply
         raise Unavailable("The Redis cluster sends calls in a circle; it may be moving slots.")
-
-    async def _send(self, lane: Lane, words: tuple[Word, ...]) -> Any:  # noqa: ANN401
-        link = self._links.get(lane)
-        if link is None or not link.is_up:
-            link = await self._open(lane)
-        return await link.send(*words)
 
     async def _redirected(self, fault: Fault, node: Any, slot: int, words: tuple[Word, ...]) -> Any:  # noqa: ANN401
         """Follow a cluster's redirection; return the reply, or None to try again."""
@@ -172,9 +166,10 @@ class Router(ABC):
             if link is not None and not link.is_up:
                 del self._links[lane]
 
-    async def _link(self, node: Any) -> Link:  # noqa: ANN401
-        link = self._links.get((node, False))
-        return link if link is not None and link.is_up else await self._open((node, False))
+    async def _link(self, node: Any, *, is_long: bool = False) -> Link:  # noqa: ANN401
+        lane = node, is_long
+        link = self._links.get(lane)
+        return link if link is not None and link.is_up else await self._open(lane)
 
     async def _open(self, lane: Lane) -> Link:
         """Open a link once for all waiting callers; after a failure pause before the next."""
