@@ -10,7 +10,9 @@ from tests.api.conftest import Api, MakeApi
 from tests.keystone import Keystone, User
 from tests.push.receiver import Receiver
 from tests.waiting import until
+from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.service.identity import trusts
+from zaqar_lite.storage.sql.records import SqlManagementStore
 
 pytestmark = pytest.mark.anyio
 HOOK = "trust+http://receiver.example:8080/hook"
@@ -66,6 +68,22 @@ async def test_a_trust_whose_id_keystone_does_not_tell_is_no_subscription(
         keystone.state.garbled_trust = garbled
         await subscribe(api, keystone, status=503)
         assert (await api.call("GET", "subscriptions")).json()["subscriptions"] == []
+
+
+async def test_a_trust_that_can_not_be_noted_is_ended_at_once(
+    make_api: MakeApi, keystone: Keystone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = SqlManagementStore.put_record
+
+    async def fail(store: SqlManagementStore, kind: str, *args: Any, **more: Any) -> Any:
+        if kind == trusts.KIND:
+            raise Unavailable("The store is away.")
+        return await put(store, kind, *args, **more)
+
+    async with make_api(**settings(keystone)) as api:
+        monkeypatch.setattr(SqlManagementStore, "put_record", fail)
+        await subscribe(api, keystone, status=503)
+        assert keystone.state.trusts == {}
 
 
 async def test_another_ttl_needs_another_trust_and_ends_the_old_one(

@@ -56,14 +56,6 @@ class Health:
     claims: Claims
     pooled: PooledMessages | None = None
 
-    async def ping(self) -> None:
-        """Return when the store answers.
-
-        Raises:
-            Unavailable: it does not.
-        """
-        await self.store.ping()
-
     @property
     def capabilities(self) -> list[str]:
         """What the message store promises beyond the contract."""

@@ -91,7 +91,7 @@ class ServiceActions:
     async def ping(self, request: Request) -> Response:
         """Ping the store; HEAD is always 204."""
         if request.method != "HEAD":
-            await self._health.ping()
+            await self._health.store.ping()
         return NO_CONTENT
 
     @route("GET /v2/health", "health:get admin", (200,))

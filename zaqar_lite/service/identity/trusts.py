@@ -117,14 +117,21 @@ class Trusts(BackgroundWorker):
                 "that was itself made by a trust or an application credential can't make one."
             )
         made = _id_of(answer.document)
-        await self._management.put_record(
-            KIND,
-            subscription.queue.project,
-            _name_of(made),
-            json.encode(Trust(subscription.name, now, made)),
-            expected=None,
-            ttl_ms=subscription.ttl * 1000,
-        )
+        try:
+            await self._management.put_record(
+                KIND,
+                subscription.queue.project,
+                _name_of(made),
+                json.encode(Trust(subscription.name, now, made)),
+                expected=None,
+                ttl_ms=subscription.ttl * 1000,
+            )
+        except Unavailable:  # nobody would know of it
+            with suppress(Unavailable):
+                await self._keystone.call(
+                    "DELETE", f"/OS-TRUST/trusts/{made}", {"X-Auth-Token": token}
+                )
+            raise
         return made
 
     async def token_of(self, trust: str) -> str:
