@@ -36,6 +36,22 @@ async def test_finds_a_number_outside_64_bits_wherever_it_stands(api: Api, shift
 
 
 @pytest.mark.parametrize(
+    "number",
+    [b"1e309", b"-1E+309", b"1" * 250 + b"e99", b"1" * 400 + b".5", b"1" * 18 + b"e300"],
+)
+@pytest.mark.parametrize("place", [b'{"body": %b}', b'{"body": 1, "more": [%b]}'])
+async def test_refuses_a_number_that_no_float_holds(api: Api, number: bytes, place: bytes) -> None:
+    sent = b'{"messages": [' + place + b"]}"
+    assert (await post(api, sent.replace(b"%b", number))).status_code == 400
+    assert (await post(api, sent.replace(b"%b", b'"' + number + b'"'))).status_code == 201
+
+
+async def test_refuses_bytes_that_are_no_text_in_a_body(api: Api) -> None:
+    answer = await post(api, b'{"messages": [{"body": "\xff"}]}')
+    assert (answer.status_code, answer.json()["title"]) == (400, "Invalid request body")
+
+
+@pytest.mark.parametrize(
     "body",
     [
         b"9223372036854775807",

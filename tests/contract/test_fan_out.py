@@ -166,3 +166,18 @@ async def test_copies_take_the_places_of_what_has_expired_however_much_it_is(
     await queue.post(*[new("comes", copies=tuple(map(to, others)))] * 400)
     for one in (queue, *others):
         assert await one.counts() == (400, 0, 0)
+
+
+async def test_more_copies_than_one_step_makes(open_stores: OpenStores, project: str) -> None:
+    """Each queue has its copies in order, and a body lives as long as any entry of it."""
+    stores = await open_stores()
+    queue, *others = (QueueUnderTest(stores, QueueRef(project, f"q{n}")) for n in range(41))
+    wide = [new(str(n), copies=tuple(map(to, others[: 40 - n]))) for n in range(3)]
+    ids = await queue.post(*wide)
+    await queue.post(wide[0])
+    assert texts(await queue.listed()) == ["0", "1", "2", "0"]
+    await queue.delete(*ids)
+    assert texts(await queue.listed()) == ["0"]
+    for number, other in enumerate(others):
+        kept = [text for text in "012" if number < 40 - int(text)]
+        assert texts(await other.listed()) == [*kept, "0"]

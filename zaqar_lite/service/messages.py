@@ -122,7 +122,7 @@ class Messages:
         filtered = await self.router.filtered_queues(queue.project)
         if filtered or policy.route.priority is not None:
             new = await self.router.route(queue, new, policy.route, filtered)
-            if sum(len(message.copies) for message in new) > STEP // 5:
+            if sum(len(message.copies) for message in new) > STEP:
                 await next_turn()
         if policy.encrypted:
             new = await self._sealing().seal(queue, new)

@@ -14,7 +14,7 @@ from zaqar_lite.domain.limits import (
 )
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.posts import NewMessage, identify
-from zaqar_lite.domain.yielding import STEP, next_turn
+from zaqar_lite.domain.yielding import STEP, Slices, next_turn
 from zaqar_lite.service.policy import Policy
 from zaqar_lite.storage.base import MessageStore
 
@@ -60,9 +60,9 @@ class PostValidation:
             _check_key("The Idempotency-Key header", batch_key)
         delayed = False
         longest = self._limits.max_message_ttl
+        slices = Slices()
         for index, draft in enumerate(drafts):
-            if count > STEP and index % STEP == 0:
-                await next_turn()
+            await slices.next_turn()
             if draft.ttl is not None and not MIN_MESSAGE_TTL <= draft.ttl <= longest:
                 self.check_times(f"Message {index}", draft.ttl, None)
             if draft.idempotency_key is not None:
@@ -87,11 +87,10 @@ class PostValidation:
                 an instant on a queue that does not keep messages until then.
         """
         default_ttl_ms, is_delayed = policy.default_ttl_ms, policy.is_delayed
-        large = len(drafts) > STEP
+        slices = Slices()
         new: list[NewMessage] = []
         for index, draft in enumerate(drafts):
-            if large and index % STEP == 0:
-                await next_turn()
+            await slices.next_turn()
             ttl_ms = default_ttl_ms if draft.ttl is None else draft.ttl * 1000
             delay_ms = 0
             if is_delayed:
@@ -105,7 +104,7 @@ class PostValidation:
             key = draft.idempotency_key
             own = None if key is None else identify(queue, key, (draft.body,))
             new.append(NewMessage(bytes(draft.body), ttl_ms, delay_ms, own, draft.headers))
-        if large:
+        if len(drafts) > STEP:
             await next_turn()
         return new
 

@@ -500,7 +500,7 @@ async def test_a_large_post_that_is_cut_short_before_it_is_whole_is_forgotten(
         await check(left)
 
 
-async def test_a_small_post_waits_for_a_part_of_a_large_one_only(store: Store) -> None:
+async def test_a_small_post_waits_for_a_few_parts_of_a_large_one_only(store: Store) -> None:
     await store.post("first", to=OTHER)
     posting = asyncio.create_task(store.post(*[message("x")] * 5_000))
     waited = []
@@ -511,7 +511,7 @@ async def test_a_small_post_waits_for_a_part_of_a_large_one_only(store: Store) -
         waited.append(before - store.db.execute(left).get)
     await posting
     assert len(waited) > 3
-    assert max(waited) <= 3
+    assert max(waited) <= 6  # those of two batches
 
 
 async def test_nobody_waits_at_the_gate_for_a_store_that_can_not_be_opened(

@@ -35,13 +35,13 @@ from zaqar_lite.domain.ids import format_marker
 from zaqar_lite.domain.limits import MAX_BODY_DEPTH
 from zaqar_lite.domain.models import Message, Page
 from zaqar_lite.domain.posts import Posted
-from zaqar_lite.domain.yielding import next_turn
+from zaqar_lite.domain.yielding import Slices
 from zaqar_lite.service.messages import Messages
 
 _DEFAULT_COUNT = 10
 _KEY = b"idempotency-key"
-_LONGEST_LOCATION = 7_680
-"""Bytes: many clients and proxies take 8 KiB of headers."""
+_LONGEST_LOCATION, _MOST_LOCATED = 7_680, 256
+"""Bytes, as many clients and proxies take 8 KiB of headers; and ids that have no more of them."""
 
 
 class Edit(Struct, forbid_unknown_fields=True):
@@ -77,9 +77,7 @@ class MessageActions:
             client_id=request.client_id,
             batch_key=idempotency_key(request) if _KEY in request.headers else None,
         )
-        if request.size > documents.LARGE_POST:
-            await next_turn()
-        return posted_response(request.path, receipt.posted, receipt.warning)
+        return await posted_response(request.path, receipt.posted, receipt.warning)
 
     @route(
         "GET /v2/queues/{queue_name}/messages -> MessageList",
@@ -262,20 +260,25 @@ class MessageActions:
         return Response(200, {"messages": shown, "links": links})
 
 
-def posted_response(path: str, posted: Sequence[Posted], warned: str | None = None) -> Response:
+async def posted_response(
+    path: str, posted: Sequence[Posted], warned: str | None = None
+) -> Response:
     """Answer a post to `path`, the place of a queue's or topic's messages."""
     ids: list[str] = []
     resources: list[str] = []
     duplicates: list[str] = []
+    slices = Slices()
     for one in posted:
+        await slices.next_turn()
         ids.append(one.id)
         resources.append(f"{path}/{one.id}")
         if one.duplicate:
             duplicates.append(one.id)
     shown = {"resources": resources}
-    location = f"{path}?ids={','.join(ids)}".encode()
     # To a client that refuses a long header the post would seem to have failed.
-    headers: Headers = ((b"location", location),) if len(location) <= _LONGEST_LOCATION else ()
+    location = f"{path}?ids={','.join(ids[:_MOST_LOCATED])}".encode()
+    is_short = len(ids) <= _MOST_LOCATED and len(location) <= _LONGEST_LOCATION
+    headers: Headers = ((b"location", location),) if is_short else ()
     if duplicates:
         shown["duplicates"] = duplicates
         if len(duplicates) == len(ids):

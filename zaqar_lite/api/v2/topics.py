@@ -8,7 +8,6 @@ from zaqar_lite.api.request import Parameter, Request, Response, Route
 from zaqar_lite.api.routes import KEY, MARKER, POST, QUEUE_LIMIT, on_topics, route
 from zaqar_lite.api.v2.messages import idempotency_key, posted_response
 from zaqar_lite.api.v2.queues import NamedActions, named_page, page_query
-from zaqar_lite.domain.yielding import next_turn
 from zaqar_lite.service.topics import Topics
 
 _NEVER = {"list_messages": 0, "get_message": 200, "delete_message": 403, "delete_messages": 0}
@@ -73,6 +72,4 @@ class TopicActions(NamedActions):
             batch_key=idempotency_key(request),
             admitted=admitted,
         )
-        if request.size > documents.LARGE_POST:
-            await next_turn()
-        return posted_response(request.path, posted)
+        return await posted_response(request.path, posted)

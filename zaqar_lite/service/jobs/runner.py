@@ -21,7 +21,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import RecordChanged, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.ids import Marker, is_message_id
 from zaqar_lite.domain.models import Capability, ListQuery, Message, QueueRef
-from zaqar_lite.domain.yielding import STEP, Slices
+from zaqar_lite.domain.yielding import Slices
 from zaqar_lite.service.background import Background, BackgroundWorker, LoggedErrors, cancelled
 from zaqar_lite.service.jobs.bulk import SAMPLE, Chooser, Job, JobAct, is_waiting
 from zaqar_lite.service.jobs.jobs import Jobs
@@ -37,8 +37,8 @@ _LOOK_EVERY = 2.0
 """Seconds between two searches for jobs that other processes have begun or abandoned."""
 _MOST_JOBS, _MOST_OF_PROJECT = 32, 8
 """The most jobs that a process works on, and the most of one project among them."""
-_SMALLEST, _BYTES = 20, 1_048_576
-"""Messages that one step looks at, and bytes of bodies that it may read."""
+_SMALLEST, _PAGE, _BYTES = 20, 500, 1_048_576
+"""The fewest and the most messages that one step looks at, and bytes of bodies that it may read."""
 _PLANNED = 200
 _LONG = 1.0
 """Seconds. After a longer step the next is smaller, so that a job renews its lease in time."""
@@ -212,7 +212,7 @@ class _Run:
         left: list[Message] = []
         after, is_end = job.cursor, False
         while not is_end:
-            look = await self._look(after, job.reached, STEP)
+            look = await self._look(after, job.reached, _PAGE)
             left += look.chosen
             after, is_end = look.cursor, look.is_end
         done = max(0, job.under_way - len(left))
@@ -274,7 +274,7 @@ class _Run:
         if order.by is not None and not order.dry_run:
             job.plan = {**self.jobs.bulk.plan_moves(job.act, chosen, order), **job.plan}
         average = sum(len(one.body) for one in found) // (len(found) or 1)
-        most = min(STEP, max(_SMALLEST, _BYTES // (average + 1)))
+        most = min(_PAGE, max(_SMALLEST, _BYTES // (average + 1)))
         return _Look(found, chosen, gone, cursor, is_end, most)
 
     async def _hold_and_act(self, look: _Look) -> None:
@@ -356,7 +356,7 @@ class _Run:
 def _most(job: Job) -> int:
     """How many messages the next step may act on."""
     order = job.order
-    left = STEP if order.limit is None else max(1, order.limit - job.selected)
+    left = _PAGE if order.limit is None else max(1, order.limit - job.selected)
     return left if order.max_per_second is None else min(left, order.max_per_second)
 
 

@@ -18,19 +18,15 @@ from zaqar_lite.domain.models import (
     RetryPolicy,
 )
 from zaqar_lite.domain.settlements import Ending
-from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.sql import claims, entries, expiring, history, settling
 from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.entries import MESSAGE
 from zaqar_lite.storage.sql.queues import Queue
 
-_MOST_DUE, _MOST_LAPSED = MAX_EXAMINED // 10, MAX_EXAMINED // 20
+_MOST_DUE, _MOST_LAPSED = 40, 20
 """The most messages whose wait is over, and the most lapsed leases, that one claim ends."""
-_MOST_SKIPPED = MAX_EXAMINED // 10
-"""The most expired and exhausted messages that one claim removes from the queue: about 1 ms."""
-
-_AT_ONCE = 50
-"""Messages that are read beyond those asked for, once some had to be skipped."""
+_MOST_SKIPPED = 40
+"""The most expired and exhausted messages, and lapsed leases, that one claim ends: about 0.4 ms."""
 
 _READY = f"""SELECT {MESSAGE} FROM entry e INDEXED BY ready CROSS JOIN body b ON b.number = e.body
     WHERE e.queue = ? AND e.state = 0 ORDER BY e.priority, e.position LIMIT ?"""
@@ -106,22 +102,17 @@ def _take(db: Database, queue: Queue, now: int, request: ClaimRequest) -> Claime
     """Choose up to `limit` ready messages, examining a bounded number."""
     db.touch(queue)
     limit, mode, letter = request.limit, request.delay_mode, request.retries.dead_letter
-    moved = 0
+    ended = moved = 0
     if queue.lease_at <= now:
-        moved = end_lapsed(db, queue, now, _MOST_LAPSED, request.retries)[1]
+        ended, moved = end_lapsed(db, queue, now, _MOST_LAPSED, request.retries)
     expiring.end_waits(db, queue, now, _MOST_DUE, delays=mode is DelayMode.HONOUR)
     statement = _READY_WITHOUT_DUE if mode is DelayMode.IGNORE else _READY
     most_claims = None if letter is None else letter.max_claims
     taken: list[Message] = []
-    skipped = wanted = 0
-    while queue.ready > len(taken) < limit and skipped < _MOST_SKIPPED:
-        wanted = limit + (_AT_ONCE if skipped else 0)
-        # What can be handed out is still ready, and stands before the rest: it is read again.
-        rows = db.execute(statement, (queue.content, wanted)).fetchall()
-        taken, expired, exhausted = _sort_out(rows, limit, now, most_claims)
-        if not (expired or exhausted):
-            break
-        skipped += len(expired) + len(exhausted)
+    if queue.ready:
+        most_skipped = max(0, _MOST_SKIPPED - ended)
+        rows = db.execute(statement, (queue.content, limit + most_skipped))
+        taken, expired, exhausted = _sort_out(rows, limit, most_skipped, now, most_claims)
         entries.remove(db, queue, entries.entries_at(db, queue, expired))
         letters = {one.position: one for one in entries.entries_at(db, queue, exhausted)}
         entries.leave_state(db, queue, letters.values())
@@ -135,15 +126,16 @@ def _take(db: Database, queue: Queue, now: int, request: ClaimRequest) -> Claime
 
 
 def _sort_out(
-    rows: Iterable[Sequence[Any]], limit: int, now: int, most_claims: int | None
+    rows: Iterable[Sequence[Any]], limit: int, most_skipped: int, now: int, most_claims: int | None
 ) -> tuple[list[Message], list[int], list[int]]:
-    """What can be handed out, and the positions of what has expired or is exhausted before it."""
+    """What can be handed out, and the positions of what has expired or is exhausted before it.
+
+    Not all rows are read: those of large bodies take their time.
+    """
     taken: list[Message] = []
     expired: list[int] = []
     exhausted: list[int] = []
     for row in rows:
-        if len(taken) == limit:
-            break
         message = entries.message_of(row, now)
         if message.expires_at <= now:
             expired.append(message.position)
@@ -151,6 +143,8 @@ def _sort_out(
             exhausted.append(message.position)
         else:
             taken.append(message)
+        if len(taken) == limit or len(expired) + len(exhausted) > most_skipped:
+            break
     return taken, expired, exhausted
 
 

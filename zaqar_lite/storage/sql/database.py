@@ -207,16 +207,22 @@ class Database:
         **kwargs: P.kwargs,
     ) -> T:
         """Run an operation that reads a queue; wait until what it saw is durable."""
-        await self.pass_gate()
-        try:
-            queue = self.queue(ref)
-            result = work(self, *args, **kwargs)
-        except apsw.Error as exc:
-            raise self._failed_read(exc) from exc
+        result = await self.look(work, *args, **kwargs)
+        queue = self.queue(ref)
         epoch = self._removed_epoch if queue is None else queue.epoch
         if epoch > self.synced:
             await self.visible(epoch)
         return result
+
+    async def look(
+        self, work: Callable[Concatenate["Database", P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run an operation that reads, but do not wait until what it saw is durable."""
+        await self.pass_gate()
+        try:
+            return work(self, *args, **kwargs)
+        except apsw.Error as exc:
+            raise self._failed_read(exc) from exc
 
     async def change_queue(
         self,

@@ -12,6 +12,7 @@ import asyncio
 import json
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
+from itertools import islice, takewhile
 
 import msgspec
 from msgspec import Struct
@@ -22,20 +23,25 @@ from zaqar_lite.domain.groups import group_of
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.posts import IdempotencyKey, KnownKey, NewMessage, Posted
 from zaqar_lite.domain.refusals import too_many_keys, too_many_messages
-from zaqar_lite.domain.yielding import next_turn
+from zaqar_lite.domain.yielding import Slices, next_turn
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.sql import entries, expiring
 from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.entries import DELAYED, READY
 from zaqar_lite.storage.sql.queues import Queue
-from zaqar_lite.storage.sql.shares import cost_of
+from zaqar_lite.storage.sql.shares import BYTES, cost_of
 
-_AT_ONCE, _PART = 100, 80
+_AT_ONCE, _PART = 100, 30
 """The cost (`cost_of`: messages, copies and bytes) up to which a post is stored in one step, and of
 each part of a larger one: about 0.5 ms, as others wait for one in the loop and for two batches."""
-_KEPT = 16
-"""Parts that one step stores as they are: about 0.4 ms."""
-_TIDIED = MAX_EXAMINED // 4
+_COPIES = 15
+"""Copies of one message that one part has. 100 of them, each in a queue of its own, took 1.5 ms and
+1 MB of the log."""
+_KEPT = 24_576
+"""Bytes of parts that one step stores as they are, or a few more."""
+_LOOKED_UP = 200
+"""Messages of a large post whose keys one step looks up: about 0.4 ms."""
+_TIDIED = MAX_EXAMINED // 20
 """Expired messages, or ended keys, that one step removes to make room."""
 MESSAGE, BATCH = 0, 1
 """The kinds of keys, as `schema.sql` writes them."""
@@ -63,13 +69,14 @@ class Plan(Struct, frozen=True):
     """What a post will store, and what it answers.
 
     `repeats` tells, by index, which id stands for a message that is stored already; `firsts`
-    which earlier message of the post has the same key. `known` answers a post that came before.
+    which earlier message of the post has the same key. `earlier` are the keys of the new messages:
+    the index of each, and its digest.
     """
 
-    new: Sequence[NewMessage]
+    new: list[NewMessage]
     repeats: dict[int, str]
     firsts: dict[int, int]
-    known: Sequence[Posted] | None = None
+    earlier: dict[str, tuple[int, bytes]] = {}
 
 
 class Head(Struct, frozen=True):
@@ -102,6 +109,11 @@ class LargePost:
         if db.undone != self._undone:
             raise Unavailable("The store undid a part of this post; some or all may be stored.")
 
+    def later_copies(self) -> int:
+        """How many copies the message that ends the next part has in the parts behind that one."""
+        rest = takewhile(_are_copies, islice(self.parts, 1, None))
+        return sum(len(one.copies) for (one,) in rest)
+
     def reserve(self, queue: Queue, count: int) -> None:
         """Keep room in a queue; a count below 0 gives some back."""
         count = max(count, -self.reserved[queue])
@@ -128,23 +140,27 @@ async def post(  # noqa: PLR0917 - as the seam has it
     version: int | None,
 ) -> Sequence[Posted]:
     """Store messages; see the seam."""
-    has_keys, brings = batch_key is not None, False
+    cost, has_keys, brings = 0, batch_key is not None, False
+    slices = Slices()
     for one in messages:
+        await slices.next_turn()
+        cost += cost_of(one)
         if one.idempotency_key is not None:
             has_keys = True
         if one.copies or one.outbox:
             brings = True
     wanted = Post(ref, messages, client_id, batch_key, version, has_keys, brings)
-    if db.unfinished:
-        await finish_posts(db)
-    cost = cost_of(messages)
     if db.shares is not None:
-        await _take_share(db, ref.project, cost if db.is_post_whole else min(cost, _AT_ONCE))
+        is_large = cost > _AT_ONCE and not db.is_post_whole
+        await _take_share(db, ref.project, _PART if is_large else cost)
     while True:
         while (busy := db.posting.get(ref)) is not None:
             await asyncio.wait({busy})
+        if db.unfinished:  # what one of them wrote of a post must be there before others look
+            await finish_posts(db)
+            continue
         try:
-            if cost <= _AT_ONCE or (len(messages) <= _PART and len(_parts(messages)) == 1):
+            if cost <= _AT_ONCE or (len(messages) == 1 and len(messages[0].copies) <= _COPIES):
                 return await db.write(_post_at_once, wanted)
             # In a task of its own: what has begun is finished, whether its client is there or not.
             posting = db.posting[ref] = asyncio.create_task(_post_in_parts(db, wanted))
@@ -193,9 +209,16 @@ async def forget_keys(db: Database, ref: QueueRef) -> bool:
 def _post_at_once(db: Database, wanted: Post) -> Sequence[Posted]:
     now_us = db.clock.now_us()
     now = now_us // 1000
-    plan = _prepare(db, wanted, now)
-    if plan.known is not None:
-        return plan.known
+    found = db.queue_at(wanted.ref, wanted.version)
+    if (known := _known(db, found, wanted, now)) is not None:
+        return known
+    db.check_growth()
+    plan = Plan([], {}, {})
+    if wanted.has_keys:
+        _plan(db, wanted.ref, plan, wanted.messages, 0, now)
+    else:
+        plan.new.extend(wanted.messages)
+    _check_limits(db, found, wanted, plan, now)
     queue = db.make_queue(wanted.ref)
     ids = _store(db, queue, plan.new, wanted, now_us)
     return _answer(db, queue, wanted, plan, ids, now)
@@ -205,9 +228,12 @@ async def _post_in_parts(db: Database, wanted: Post) -> Sequence[Posted]:
     """Store a large post; others run in between."""
     large: LargePost | None = None
     try:
-        answer = await db.join(_accept, wanted)
-        if isinstance(answer, LargePost):
-            large = answer
+        now = db.clock.now_ms()
+        answer = await db.look(lambda db: _known(db, db.queue(wanted.ref), wanted, now))
+        if answer is None:
+            plan = await _plan_in_steps(db, wanted, now)
+            parts = await _cut(plan.new)
+            large = await db.join(_accept, wanted, plan, parts)
             with db.in_one_batch():
                 await next_turn()
                 if large.number:
@@ -225,13 +251,55 @@ async def _post_in_parts(db: Database, wanted: Post) -> Sequence[Posted]:
     return answer
 
 
-def _accept(db: Database, wanted: Post) -> LargePost | Sequence[Posted]:
-    """Check a large post and reserve room for it; or answer it, where its key is known."""
-    plan = _prepare(db, wanted, db.clock.now_ms())
-    if plan.known is not None:
-        return plan.known
-    head = Head(replace(wanted, messages=()), replace(plan, new=()))
-    large = LargePost(db, head, _parts(plan.new))
+async def _plan_in_steps(db: Database, wanted: Post, now: int) -> Plan:
+    """Plan a large post; meanwhile no other adds keys to the queue (`Database.posting`)."""
+    if not wanted.has_keys:
+        return Plan(list(wanted.messages), {}, {})
+    plan = Plan([], {}, {})
+    for first in range(0, len(wanted.messages), _LOOKED_UP):
+        await next_turn()
+        await db.look(_plan, wanted.ref, plan, wanted.messages[first:][:_LOOKED_UP], first, now)
+    return plan
+
+
+async def _cut(messages: Sequence[NewMessage]) -> Sequence[Sequence[NewMessage]]:
+    """Cut messages into parts that cost about as much as one step may."""
+    parts: list[list[NewMessage]] = []
+    left, slices = 0, Slices()
+    for message in messages:
+        await slices.next_turn()
+        cost = cost_of(message)
+        if not parts or cost > left:
+            parts.append([])
+            left = _PART
+        left -= cost
+        few = message if len(message.copies) <= _COPIES else _with_copies(message, 0)
+        parts[-1].append(few)
+        for first in range(_COPIES, len(message.copies), _COPIES):
+            parts.append([replace(_with_copies(message, first), body=b"", outbox=())])
+            left = 0
+    return parts
+
+
+def _with_copies(message: NewMessage, first: int) -> NewMessage:
+    """A message with some of its copies."""
+    return replace(message, copies=message.copies[first : first + _COPIES])
+
+
+def _are_copies(part: Sequence[NewMessage]) -> bool:
+    """Whether a part has only further copies of the message before it."""
+    return not part[0].body
+
+
+def _accept(
+    db: Database, wanted: Post, plan: Plan, parts: Sequence[Sequence[NewMessage]]
+) -> LargePost:
+    """Check a large post that is planned, and reserve room for it."""
+    found = db.queue_at(wanted.ref, wanted.version)
+    db.check_growth()
+    _check_limits(db, found, wanted, plan, db.clock.now_ms())
+    head = Head(replace(wanted, messages=()), replace(plan, new=[], earlier={}))
+    large = LargePost(db, head, parts)
     if db.place.syncs and not db.is_post_whole:
         large.number = db.take_number()
     added = [(db.make_queue(ref), count) for ref, count in _added(wanted, plan.new)]
@@ -242,16 +310,22 @@ def _accept(db: Database, wanted: Post) -> LargePost | Sequence[Posted]:
 
 async def _keep(db: Database, large: LargePost) -> None:
     """Store the parts of a large post in a file, and last its head, in bounded steps."""
-    rows: list[tuple[int, object]] = [*enumerate(large.parts, 1), (0, large.head)]
-    for first in range(0, len(rows), _KEPT):
-        await db.join(_keep_rows, large, rows[first : first + _KEPT])
-        await next_turn()
+    rows: list[tuple[object, ...]] = []
+    size = 0
+    for part, what in (*enumerate(large.parts, 1), (0, large.head)):
+        kept = _encode(what)
+        rows.append((large.number, part, None if part else b"", kept))
+        size += len(kept)
+        if size >= _KEPT or part == 0:
+            await _take_share(db, large.head.post.ref.project, size // BYTES)
+            await db.join(_keep_rows, large, rows)
+            await next_turn()
+            rows, size = [], 0
 
 
-def _keep_rows(db: Database, large: LargePost, rows: Iterable[tuple[int, object]]) -> None:
+def _keep_rows(db: Database, large: LargePost, rows: Sequence[tuple[object, ...]]) -> None:
     large.check(db)
-    kept = [(large.number, part, None if part else b"", _encode(what)) for part, what in rows]
-    db.executemany("INSERT INTO post VALUES (?, ?, ?, ?)", kept)
+    db.executemany("INSERT INTO post VALUES (?, ?, ?, ?)", rows)
 
 
 async def finish_posts(db: Database) -> None:
@@ -304,8 +378,13 @@ async def _finish(db: Database, large: LargePost) -> Sequence[Posted]:
 def _enter_part(db: Database, large: LargePost) -> None:
     """Let the next part of a large post enter the queue."""
     large.check(db)
-    post, messages = large.head.post, large.parts[0]
-    ids = _store(db, db.make_queue(post.ref), messages, post, db.clock.now_us())
+    post, messages, now_us = large.head.post, large.parts[0], db.clock.now_us()
+    ids: Sequence[str] = ()
+    if _are_copies(messages):
+        _store_copies(db, messages[0], large.ids[-1], post.client_id, now_us)
+    else:
+        later = large.later_copies()
+        ids = _store(db, db.make_queue(post.ref), messages, post, now_us, later)
     if large.number:
         db.execute(
             "UPDATE post SET ids = ?, content = NULL WHERE number = ? AND part = ?",
@@ -327,26 +406,12 @@ def _end(db: Database, large: LargePost) -> Sequence[Posted]:
     return _answer(db, db.make_queue(post.ref), post, plan, large.ids, db.clock.now_ms())
 
 
-def _parts(messages: Sequence[NewMessage]) -> Sequence[Sequence[NewMessage]]:
-    """Cut messages into parts that cost about as much as one step may."""
-    parts: list[list[NewMessage]] = []
-    left = 0
-    for message in messages:
-        cost = cost_of((message,))
-        if not parts or cost > left:
-            parts.append([])
-            left = _PART
-        left -= cost
-        parts[-1].append(message)
-    return parts
-
-
 def _added(wanted: Post, messages: Sequence[NewMessage]) -> Iterable[tuple[QueueRef, int]]:
     """How many messages and copies enter which queues with messages of a post."""
     if not wanted.brings:
         return ((wanted.ref, len(messages)),)
     copies = Counter(copy.queue for message in messages for copy in message.copies)
-    return (copies + Counter({wanted.ref: len(messages)})).items()
+    return (copies + Counter({wanted.ref: sum(bool(one.body) for one in messages)})).items()
 
 
 def _is_full(db: Database, queue: Queue | None, count: int) -> bool:
@@ -355,29 +420,30 @@ def _is_full(db: Database, queue: Queue | None, count: int) -> bool:
     return held + count > db.options.max_messages
 
 
-def _prepare(db: Database, wanted: Post, now: int) -> Plan:
-    """Check keys and limits; nothing is stored yet.
+def _known(db: Database, queue: Queue | None, wanted: Post, now: int) -> Sequence[Posted] | None:
+    """The answer to an earlier post with the same key; None if there was none.
 
     Raises:
-        QueueChanged: the record is not at the post's version.
-        KeyReused: a key stands for something else.
+        KeyReused: its key stands for another post.
     """
-    queue, key = db.queue_at(wanted.ref, wanted.version), wanted.batch_key
-    if key is not None and queue is not None and queue.keys:
-        found = find_keys(db, queue, BATCH, [key.text], now).get(key.text)
-        if found is not None:
-            if not found.matches(key):
-                raise KeyReused(None)
-            return Plan((), {}, {}, [Posted(one, duplicate=True) for one in found.ids])
-    db.check_growth()
-    plan = Plan(wanted.messages, {}, {})
+    key = wanted.batch_key
+    if key is None or queue is None or not queue.keys:
+        return None
+    found = find_keys(db, queue, BATCH, [key.text], now).get(key.text)
+    if found is None:
+        return None
+    if not found.matches(key):
+        raise KeyReused(None)
+    return [Posted(one, duplicate=True) for one in found.ids]
+
+
+def _check_limits(db: Database, queue: Queue | None, wanted: Post, plan: Plan, now: int) -> None:
+    """Refuse a post for which there is no room. Raises LimitReached."""
     if wanted.has_keys:
-        plan = _plan(db, queue, wanted.messages, now)
         _check_keys(db, queue, wanted, plan, now)
     for ref, count in _added(wanted, plan.new):
         if _is_full(db, queue if ref == wanted.ref else db.queue(ref), count):
             raise too_many_messages(ref, db.options.max_messages)
-    return plan
 
 
 def _check_keys(db: Database, queue: Queue | None, wanted: Post, plan: Plan, now: int) -> None:
@@ -392,35 +458,39 @@ def _check_keys(db: Database, queue: Queue | None, wanted: Post, plan: Plan, now
         raise too_many_keys(wanted.ref, most, wait_ms=wait)
 
 
-def _plan(db: Database, queue: Queue | None, messages: Sequence[NewMessage], now: int) -> Plan:
-    """Leave out messages whose key is known, or came earlier in the post.
+def _plan(  # noqa: PLR0917 - which messages of a post, the first one's index, and what was planned
+    db: Database,
+    ref: QueueRef,
+    plan: Plan,
+    messages: Sequence[NewMessage],
+    first: int,
+    now: int,
+) -> None:
+    """Plan some messages: leave out those whose key is known, or came earlier in the post.
 
     Raises:
         KeyReused: a key stands for another message.
     """
     keys = [one.idempotency_key for one in messages if one.idempotency_key is not None]
-    known: dict[str, KnownKey] = {}
+    queue, known = db.queue(ref), dict[str, KnownKey]()
     if queue is not None and queue.keys:
         known = find_keys(db, queue, MESSAGE, [key.text for key in keys], now)
-    plan = Plan(new := [], {}, {})
-    earlier: dict[str, tuple[int, bytes]] = {}
-    for index, message in enumerate(messages):
+    for index, message in enumerate(messages, first):
         key = message.idempotency_key
         if key is None:
-            new.append(message)
+            plan.new.append(message)
         elif key.text in known:
             if not known[key.text].matches(key):
                 raise KeyReused(index)
             plan.repeats[index] = known[key.text].ids[0]
-        elif key.text in earlier:
-            first, digest = earlier[key.text]
+        elif key.text in plan.earlier:
+            earlier, digest = plan.earlier[key.text]
             if digest != key.digest:
                 raise KeyReused(index)
-            plan.firsts[index] = first
+            plan.firsts[index] = earlier
         else:
-            earlier[key.text] = index, key.digest
-            new.append(message)
-    return plan
+            plan.earlier[key.text] = index, key.digest
+            plan.new.append(message)
 
 
 def find_keys(
@@ -483,12 +553,23 @@ def _remember(
     queue.keys_at = min(queue.keys_at, ends)
 
 
-def _store(
-    db: Database, queue: Queue, new: Sequence[NewMessage], wanted: Post, now_us: int
+def _store(  # noqa: PLR0917 - a queue, what enters it, by which post and when
+    db: Database,
+    queue: Queue,
+    new: Sequence[NewMessage],
+    wanted: Post,
+    now_us: int,
+    later: int = 0,
 ) -> list[str]:
-    """Insert messages with their keys, copies and outbox messages; answer the messages' ids."""
-    client_id = wanted.client_id
-    ids = insert(db, queue, new, client_id, now_us) if new else []
+    """Insert messages with their keys, copies and outbox messages; answer the messages' ids.
+
+    `later` is how many copies of the last message follow in other steps.
+    """
+    rows = _Rows(db, wanted.client_id, now_us)
+    ids = rows.add(queue, new, later=later) if new else []
+    if wanted.brings:
+        _add_brought(db, rows, new, ids)
+    rows.insert()
     if wanted.has_keys:
         keys = [
             (message.idempotency_key, bytes.fromhex(own_id))
@@ -497,8 +578,24 @@ def _store(
         ]
         if keys:
             _remember(db, queue, MESSAGE, keys, now_us // 1000)
-    if not wanted.brings:
-        return ids
+    return ids
+
+
+def _store_copies(
+    db: Database, message: NewMessage, message_id: str, client_id: str, now_us: int
+) -> None:
+    """Insert further copies of a message that is in its queue, or was."""
+    number = int(message_id[:16], 16)
+    ((body,),) = db.execute("SELECT body FROM body WHERE number = ?", (number,))
+    rows = _Rows(db, client_id, now_us)
+    _add_brought(db, rows, [replace(message, body=body)], [message_id])
+    rows.insert()
+
+
+def _add_brought(
+    db: Database, rows: "_Rows", new: Sequence[NewMessage], ids: Sequence[str]
+) -> None:
+    """Add the copies and the outbox messages of messages with these ids."""
     copies: dict[QueueRef, list[tuple[NewMessage, int]]] = defaultdict(list)
     brought: dict[QueueRef, list[NewMessage]] = defaultdict(list)
     for message, own_id in zip(new, ids, strict=True):
@@ -513,63 +610,76 @@ def _store(
             )
     for ref, made in copies.items():
         messages, bodies = zip(*made, strict=True)
-        insert(db, db.make_queue(ref), messages, client_id, now_us, bodies)
+        rows.add(db.make_queue(ref), messages, bodies)
     for ref, outbox in brought.items():
-        insert(db, db.make_queue(ref), outbox, client_id, now_us)
-    return ids
+        rows.add(db.make_queue(ref), outbox)
 
 
-def insert(  # noqa: PLR0917 - a queue, what enters it, from whom and when
-    db: Database,
-    queue: Queue,
-    new: Sequence[NewMessage],
-    client_id: str,
-    now_us: int,
-    bodies: Sequence[int] | None = None,
-) -> list[str]:
-    """Insert messages at the end of a queue; answer their ids.
+class _Rows:
+    """The rows of new messages, of as many queues as one step adds to."""
 
-    `bodies` are the numbers of bodies that other entries have stored, where these are copies.
-    """
-    now, content, count = now_us // 1000, queue.content, len(new)
-    db.touch(queue)
-    first = db.take_positions(count, now_us)
-    ids = db.new_ids(first, count)
-    delayed, size, expiry_at, rows = 0, 0, queue.expiry_at, []
-    for index, one in enumerate(new):
-        position, expires, headers = first + index, now + one.ttl_ms, one.headers
-        due = 0
-        if one.delay_ms:
-            due = now + one.delay_ms
-            delayed += 1
-            queue.delayed_at = min(queue.delayed_at, due)
-        expiry_at = min(expiry_at, expires)
-        length = len(one.body)
-        size += length
-        group = None if headers is None else group_of(headers)
-        rows.append((
-            content, position, bytes.fromhex(ids[index]), DELAYED if due else READY, one.priority,
-            due, expires, one.ttl_ms, now, position if bodies is None else bodies[index],
-            int(bodies is not None or bool(one.copies)), client_id,
-            None if headers is None else json.dumps(headers),
-            None if group is None else group.encode(errors="surrogatepass"), length,
-        ))  # fmt: skip
-    if bodies is not None:
-        db.executemany(
-            "UPDATE body SET holders = holders + 1 WHERE number = ?", [(one,) for one in bodies]
-        )
-    elif count == 1:
-        db.execute(_INSERT_BODY, (first, 1, new[0].body))
-    else:
-        db.executemany(_INSERT_BODY, [(first + at, 1, one.body) for at, one in enumerate(new)])
-    if count == 1:
-        db.execute(_INSERT_ENTRY, rows[0])
-    else:
-        db.executemany(_INSERT_ENTRY, rows)
-    queue.expiry_at = expiry_at
-    queue.bytes += size
-    queue.delayed += delayed
-    queue.ready += count - delayed
-    if db.watchers:
-        db.announce(queue.ref, count - delayed)
-    return ids
+    def __init__(self, db: Database, client_id: str, now_us: int) -> None:
+        self._db = db
+        self._client_id = client_id
+        self._now_us = now_us
+        self._entries: list[tuple[object, ...]] = []
+        self._bodies: list[tuple[int, int, bytes]] = []
+
+    def add(
+        self,
+        queue: Queue,
+        new: Sequence[NewMessage],
+        bodies: Sequence[int] | None = None,
+        *,
+        later: int = 0,
+    ) -> list[str]:
+        """Add messages at the end of a queue; answer their ids.
+
+        `bodies` are the numbers of the bodies of other messages, where these are their copies.
+        `later` is how many copies of the last one are added by other steps.
+        """
+        db, now, content, count = self._db, self._now_us // 1000, queue.content, len(new)
+        db.touch(queue)
+        first = db.take_positions(count, self._now_us)
+        ids = db.new_ids(first, count)
+        delayed, size, expiry_at = 0, 0, queue.expiry_at
+        for index, one in enumerate(new):
+            position, expires, headers = first + index, now + one.ttl_ms, one.headers
+            due = 0
+            if one.delay_ms:
+                due = now + one.delay_ms
+                delayed += 1
+                queue.delayed_at = min(queue.delayed_at, due)
+            expiry_at = min(expiry_at, expires)
+            length = len(one.body)
+            size += length
+            body, holders = position, 1 + len(one.copies)
+            if later and index == count - 1:
+                holders += later
+            if bodies is None:
+                self._bodies.append((position, holders, one.body))
+            else:
+                body, holders = bodies[index], 2
+            group = None if headers is None else group_of(headers)
+            self._entries.append((
+                content, position, bytes.fromhex(ids[index]), DELAYED if due else READY,
+                one.priority, due, expires, one.ttl_ms, now, body, int(holders > 1),
+                self._client_id, None if headers is None else json.dumps(headers),
+                None if group is None else group.encode(errors="surrogatepass"), length,
+            ))  # fmt: skip
+        queue.expiry_at = expiry_at
+        queue.bytes += size
+        queue.delayed += delayed
+        queue.ready += count - delayed
+        if db.watchers:
+            db.announce(queue.ref, count - delayed)
+        return ids
+
+    def insert(self) -> None:
+        """Insert all of them."""
+        if len(self._entries) == len(self._bodies) == 1:
+            self._db.execute(_INSERT_BODY, self._bodies[0])
+            self._db.execute(_INSERT_ENTRY, self._entries[0])
+        else:
+            self._db.executemany(_INSERT_BODY, self._bodies)
+            self._db.executemany(_INSERT_ENTRY, self._entries)

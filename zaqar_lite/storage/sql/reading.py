@@ -12,7 +12,7 @@ from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.entries import MESSAGE
 from zaqar_lite.storage.sql.queues import NEVER, Queue
 
-_STEP = MAX_EXAMINED // 4
+_STEP = MAX_EXAMINED // 20
 """The most messages that one step of tidying removes or makes ready before counts are read."""
 
 # The inner query is one step: so many entries, in order, whatever they are.

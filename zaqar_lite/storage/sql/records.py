@@ -64,7 +64,7 @@ class SqlManagementStore(ManagementStore):
         metadata: Mapping[str, Any] | None = None,
     ) -> Sequence[QueueRecord]:
         is_filtered = name_contains is not None or bool(metadata)
-        step = MAX_EXAMINED // 2 if is_filtered else min(limit, MAX_EXAMINED)
+        step = MAX_EXAMINED // 5 if is_filtered else min(limit, MAX_EXAMINED)
         found: list[QueueRecord] = []
         epoch = 0
         while True:
