@@ -294,7 +294,7 @@ class Subscriptions:
         try:
             old, new = await self._change(queue, subscription_id, change)
         finally:
-            if draft.options is not None:
+            if draft.options is not None and not is_topic(queue):  # which has no flags
                 await self._match_flags(queue, subscription_id)
         if new.subscriber != old.subscriber:
             await self._release_name(old)
