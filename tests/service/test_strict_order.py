@@ -11,6 +11,7 @@ import pytest
 from tests.service.composed import Composed
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid, Unavailable
+from zaqar_lite.domain.metadata import ORDERED
 from zaqar_lite.domain.models import (
     ClaimRequest,
     DelayMode,
@@ -346,3 +347,19 @@ async def test_what_ends_is_sent_nothing_more(ending: str, monkeypatch: pytest.M
     await process.deliver({"http": receiver})._work_on_ordered(QUEUE, made)
     assert len(receiver.sent) == 1
     assert (await process.store.stats(own)).total == 0
+
+
+async def test_a_list_from_before_a_subscription_was_made_ends_nothing() -> None:
+    """What was posted to it since then is there for it, though this process read others before."""
+    process = Process()
+    await process.subscribe("other.example", ordered=False)
+    assert len(await process.subscribers.of(QUEUE)) == 1
+    elsewhere = Process(process.clock, (process.store, process.management))
+    made = await elsewhere.subscribe()
+    await elsewhere.messages.post(QUEUE, [Draft(b"1")], size=1, client_id="c")
+    receiver = Recorder()
+    await process.deliver({"http": receiver})._work_on_ordered(QUEUE, made)
+    assert receiver.sent == ["http://receiver.example/"]
+    record = await process.management.get_queue(QUEUE)
+    assert record is not None
+    assert record.metadata[ORDERED] == [made]

@@ -122,11 +122,12 @@ class SubscriberCache:
     async def one(self, queue: QueueRef, identifier: str) -> Subscription | None:
         """One subscription of a queue, at most a second old; None when there is none (any more).
 
-        It is read alone if the list is not known, because each new subscription drops the list.
+        It is read alone if no known list has it: another process may just have made it.
         """
         known = self._cache.get(queue)
         if known is not None and time.monotonic() - known.at < _FRESH:
-            found = (one for one in known.subscriptions if one.id == identifier)
-            return next(found, None)
+            for found in known.subscriptions:
+                if found.id == identifier:
+                    return found
         name = f"{queue.name}/{identifier}"
         return await self._kind.find(queue.project, name)
