@@ -36,8 +36,10 @@ async def in_steps(items: Sequence[T]) -> AsyncIterator[tuple[int, Sequence[T]]]
     if len(items) <= STEP:
         yield 0, items
         return
+    await next_turn()
+    slices = Slices()
     for first in range(0, len(items), STEP):
-        await next_turn()
+        await slices.next_turn()
         yield first, items[first : first + STEP]
 
 

@@ -35,7 +35,7 @@ from zaqar_lite.domain.ids import format_marker
 from zaqar_lite.domain.limits import MAX_BODY_DEPTH
 from zaqar_lite.domain.models import Message, Page
 from zaqar_lite.domain.posts import Posted
-from zaqar_lite.domain.yielding import Slices
+from zaqar_lite.domain.yielding import in_steps
 from zaqar_lite.service.messages import Messages
 
 _DEFAULT_COUNT = 10
@@ -267,13 +267,12 @@ async def posted_response(
     ids: list[str] = []
     resources: list[str] = []
     duplicates: list[str] = []
-    slices = Slices()
-    for one in posted:
-        await slices.next_turn()
-        ids.append(one.id)
-        resources.append(f"{path}/{one.id}")
-        if one.duplicate:
-            duplicates.append(one.id)
+    async for _, some in in_steps(posted):
+        for one in some:
+            ids.append(one.id)
+            resources.append(f"{path}/{one.id}")
+            if one.duplicate:
+                duplicates.append(one.id)
     shown = {"resources": resources}
     # To a client that refuses a long header the post would seem to have failed.
     location = f"{path}?ids={','.join(ids[:_MOST_LOCATED])}".encode()

@@ -23,7 +23,7 @@ from zaqar_lite.domain.groups import group_of
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.posts import IdempotencyKey, KnownKey, NewMessage, Posted
 from zaqar_lite.domain.refusals import too_many_keys, too_many_messages
-from zaqar_lite.domain.yielding import Slices, next_turn
+from zaqar_lite.domain.yielding import in_steps, next_turn
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.sql import entries, expiring
 from zaqar_lite.storage.sql.database import Database
@@ -34,13 +34,13 @@ from zaqar_lite.storage.sql.shares import BYTES, cost_of
 _AT_ONCE, _PART = 100, 30
 """The cost (`cost_of`: messages, copies and bytes) up to which a post is stored in one step, and of
 each part of a larger one: about 0.5 ms, as others wait for one in the loop and for two batches."""
-_COPIES = 15
+_COPIES = 25
 """Copies of one message that one part has. 100 of them, each in a queue of its own, took 1.5 ms and
 1 MB of the log."""
 _KEPT = 24_576
 """Bytes of parts that one step stores as they are, or a few more."""
 _LOOKED_UP = 200
-"""Messages of a large post whose keys one step looks up: about 0.4 ms."""
+"""Messages of a large post that one step counts, or whose keys it looks up: about 0.4 ms."""
 _TIDIED = MAX_EXAMINED // 20
 """Expired messages, or ended keys, that one step removes to make room."""
 MESSAGE, BATCH = 0, 1
@@ -141,9 +141,9 @@ async def post(  # noqa: PLR0917 - as the seam has it
 ) -> Sequence[Posted]:
     """Store messages; see the seam."""
     cost, has_keys, brings = 0, batch_key is not None, False
-    slices = Slices()
-    for one in messages:
-        await slices.next_turn()
+    for index, one in enumerate(messages, 1):
+        if index % _LOOKED_UP == 0:
+            await next_turn()
         cost += cost_of(one)
         if one.idempotency_key is not None:
             has_keys = True
@@ -265,19 +265,19 @@ async def _plan_in_steps(db: Database, wanted: Post, now: int) -> Plan:
 async def _cut(messages: Sequence[NewMessage]) -> Sequence[Sequence[NewMessage]]:
     """Cut messages into parts that cost about as much as one step may."""
     parts: list[list[NewMessage]] = []
-    left, slices = 0, Slices()
-    for message in messages:
-        await slices.next_turn()
-        cost = cost_of(message)
-        if not parts or cost > left:
-            parts.append([])
-            left = _PART
-        left -= cost
-        few = message if len(message.copies) <= _COPIES else _with_copies(message, 0)
-        parts[-1].append(few)
-        for first in range(_COPIES, len(message.copies), _COPIES):
-            parts.append([replace(_with_copies(message, first), body=b"", outbox=())])
-            left = 0
+    left = 0
+    async for _, some in in_steps(messages):
+        for message in some:
+            cost = cost_of(message)
+            if not parts or cost > left:
+                parts.append([])
+                left = _PART
+            left -= cost
+            few = message if len(message.copies) <= _COPIES else _with_copies(message, 0)
+            parts[-1].append(few)
+            for first in range(_COPIES, len(message.copies), _COPIES):
+                parts.append([replace(_with_copies(message, first), body=b"", outbox=())])
+                left = 0
     return parts
 
 
