@@ -7,9 +7,10 @@ import apsw
 import pytest
 
 from tests.drivers.sql.store import Store
-from tests.drivers.store import QUEUE
+from tests.drivers.store import HOUR, QUEUE
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.posts import IdempotencyKey, NewMessage
 from zaqar_lite.storage.sql import database
 from zaqar_lite.storage.sql.batches import Batch
 
@@ -28,6 +29,23 @@ async def test_a_post_waits_while_another_program_writes(tmp_path: Path) -> None
             await posting
         other.close()
         assert (await store.messages.stats(QUEUE)).total == 5
+
+
+async def test_posts_that_wait_for_another_program_store_a_key_once(tmp_path: Path) -> None:
+    def keyed(key: str) -> NewMessage:
+        return NewMessage(b"1", HOUR, 0, IdempotencyKey(key, b"x" * 16))
+
+    async with Store(tmp_path / "data") as store:
+        other = apsw.Connection(str(store.place.file))
+        other.execute("BEGIN IMMEDIATE")
+        small = asyncio.create_task(store.post(keyed("0")))
+        await asyncio.sleep(0.01)
+        large = asyncio.create_task(store.post(*map(keyed, map(str, range(300)))))
+        await asyncio.sleep(0.05)
+        other.execute("ROLLBACK")
+        other.close()
+        assert (await small)[0] == (await large)[0]
+        assert (await store.messages.stats(QUEUE)).total == 300
 
 
 async def test_a_post_does_not_wait_for_ever(

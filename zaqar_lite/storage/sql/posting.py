@@ -161,7 +161,9 @@ async def post(  # noqa: PLR0917 - as the seam has it
             continue
         try:
             if cost <= _AT_ONCE or (len(messages) == 1 and len(messages[0].copies) <= _COPIES):
-                return await db.write(_post_at_once, wanted)
+                if (answer := await db.write(_post_at_once, wanted)) is not None:
+                    return answer
+                continue
             # In a task of its own: what has begun is finished, whether its client is there or not.
             posting = db.posting[ref] = asyncio.create_task(_post_in_parts(db, wanted))
             posting.add_done_callback(lambda _: db.posting.pop(ref))
@@ -206,7 +208,10 @@ async def forget_keys(db: Database, ref: QueueRef) -> bool:
         await next_turn()
 
 
-def _post_at_once(db: Database, wanted: Post) -> Sequence[Posted]:
+def _post_at_once(db: Database, wanted: Post) -> Sequence[Posted] | None:
+    """Store a small post; None where a large one to its queue has begun while it waited."""
+    if wanted.ref in db.posting:
+        return None
     now_us = db.clock.now_us()
     now = now_us // 1000
     found = db.queue_at(wanted.ref, wanted.version)
