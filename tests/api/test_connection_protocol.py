@@ -8,6 +8,7 @@ from uvicorn.server import ServerState
 
 from tests.api.sockets import Unasked, request
 from tests.api.test_connections import MESSAGE, POST
+from tests.waiting import until
 from zaqar_lite.api.request import Head, Request, Response, Write
 from zaqar_lite.main import create_app
 from zaqar_lite.server.connections import HttpConnection, connections_of
@@ -138,6 +139,20 @@ async def test_tens_of_thousands_of_frames_hold_up_nobody(first: bytes, answer: 
         await asyncio.sleep(0)
     wire.protocol.connection_lost(None)
     assert max(turns) < 1_000
+    assert not wire.is_paused
+
+
+async def test_a_socket_that_begins_behind_an_answer_is_read_on() -> None:
+    """Its handshake came in two parts, before what was asked for first was answered."""
+    settings = load(environment={}, overrides={"store": "memory://"})
+    connection, wire = connections_of(create_app(settings), settings)(None, ServerState()), Wire()
+    connection.connection_made(wire)
+    handshake = request("GET", "/v2/ws", headers=HANDSHAKE)
+    for part in (request("GET", "/openapi.json"), handshake[:30], handshake[30:]):
+        connection.data_received(part)
+    assert wire.is_paused
+    await until(lambda: b"HTTP/1.1 101 " in wire.written)
+    wire.protocol.connection_lost(None)
     assert not wire.is_paused
 
 

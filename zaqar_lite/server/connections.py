@@ -368,6 +368,7 @@ class HttpConnection(ClientConnection):
         """Hand the connection over to the protocol of WebSockets."""
         if self._timer is not None:
             self._timer.cancel()
+        self._resume()
         self._leave()
         protocol = self.socket(self._server)
         protocol.connection_made(self._transport)
