@@ -150,3 +150,17 @@ def test_a_worker_counts_a_claim_that_its_handler_has_outlived(
         assert client.stats(queue).total == 0
     assert len(seen) == 2
     assert stats.lost == 1
+
+
+def test_a_program_ends_beside_a_worker_in_a_daemon_thread() -> None:
+    program = """if True:
+        import threading
+        from zaqar_lite.client import Client, RetryPolicy, worker
+
+        asked = threading.Event()
+        retries = RetryPolicy(on_retry=lambda retry: asked.set())
+        client = Client("http://127.0.0.1:9", retries=retries)
+        threading.Thread(target=worker("q")(print).run, args=[client], daemon=True).start()
+        assert asked.wait(20)
+    """
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=20)

@@ -276,6 +276,30 @@ async def test_a_relay_with_a_key_posts_to_the_project_of_the_key(
     assert parked["of another"].headers["relay-status"] == "403"
 
 
+async def test_a_relay_with_an_operators_key_posts_to_every_project(
+    host: Host, connection: Connection, tmp_path: Path
+) -> None:
+    """The key belongs to none, so `default` is the project of that name."""
+    file = tmp_path / "admin.key"
+    options = ("--auth", "keys", "--admin-key-file", str(file))
+    with ServerProcess("memory://", *options).start(ready=401) as server:
+        auth = KeyAuth(file.read_text())
+        client_for = sharing(AsyncClient(server.url, auth=auth), auth)
+        await amqp.declare(connection, TOPOLOGY)
+        await publish_many(connection, "orders", {"of no project": 1, "nor this": 2})
+        await publish_many(connection, "orders", {"of a project": 3}, project="acme")
+        stop = asyncio.Event()
+        relay = Relay(host.amqp_url, TOPOLOGY, client_for, options=QUICK)
+        task = asyncio.create_task(relay.run(stop))
+        await until(lambda: relay.metrics.posts["201"], lambda count: count == 3)
+        stop.set()
+        await asyncio.wait_for(task, 30)
+        for project, bodies in {"default": {1, 2}, "acme": {3}}.items():
+            async with AsyncClient(server.url, auth=auth, project=project) as operator:
+                assert {one.body for one in await listed(operator, "orders")} == bodies
+    assert not relay.metrics.parked
+
+
 @pytest.mark.filterwarnings("ignore:Support for InfluxDB")  # openstacksdk's own
 async def test_the_relay_command_logs_in_to_a_cloud_and_finds_the_server_there(
     host: Host, connection: Connection, zaqar: ServerProcess, tmp_path: Path

@@ -41,6 +41,7 @@ def test_a_struct_has_one_encoding() -> None:
         "local": pa.timestamp("us"),
         "day": pa.date32(),
         "raw": pa.binary(),
+        "by_hour": pa.map_(pa.timestamp("us"), pa.bool_()),
         "by_day": pa.map_(pa.date32(), pa.list_(pa.struct([("x", pa.float64())]))),
     }
     at = dt.datetime(2026, 11, 22, 10, 30, 0, 500_000, tzinfo=dt.UTC)
@@ -53,6 +54,7 @@ def test_a_struct_has_one_encoding() -> None:
         "local": at.replace(tzinfo=None),
         "day": day,
         "raw": b"\0\xff",
+        "by_hour": [(at.replace(tzinfo=None, microsecond=0), True)],
         "by_day": [(day, [{"x": float("-inf")}, {"x": None}, None])],
     }
     (message,) = messages({"body": pa.struct(list(fields.items()))}, {"body": row})
@@ -64,6 +66,7 @@ def test_a_struct_has_one_encoding() -> None:
         "local": "2026-11-22T10:30:00.500000",
         "day": "2026-11-22",
         "raw": "AP8=",
+        "by_hour": {"2026-11-22T10:30:00": True},
         "by_day": {"2026-11-22": [{"x": "-Infinity"}, {"x": None}, None]},
     }
 

@@ -100,10 +100,9 @@ class Client(
     ) -> Claim:
         """Claim messages for a `with` block; `ClaimOptions` explains the arguments.
 
-        With an async client the block is a `with`. The claim is renewed in the background.
-        At the end of the block the messages that were processed are deleted and the others
-        released, also when SIGTERM ends the program. A claim of nothing is empty (and false), not
-        an error.
+        The claim is renewed in the background. At the end of the block the messages that were
+        processed are deleted and the others released, also when SIGTERM ends the program. A claim
+        of nothing is empty (and false), not an error.
 
         Raises:
             ClaimLost: it lapsed meanwhile; someone else may have the messages.

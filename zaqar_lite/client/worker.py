@@ -24,7 +24,6 @@ import math
 import random
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -217,18 +216,25 @@ class Worker:
         if self.options.must_exist and not client.queue_exists(self.queue):
             raise _absent(self.queue)
 
+        failures: list[BaseException] = []
+
         def work(slot: _Slot) -> None:
             try:
                 client._run(slot.work(until_empty=until_empty))
-            except BaseException:
+            except BaseException as error:  # noqa: BLE001 - raised again by the caller's thread
+                failures.append(error)
                 self.stop()
-                raise
 
         self._begin(client, threading.Lock(), self._call)
-        threads = ThreadPoolExecutor(self.options.concurrency, "zaqar-worker")
-        with stopping_on_signals(self.stop), threads:
-            for working in [threads.submit(work, slot) for slot in self._slots]:
-                working.result()
+        # Not of a pool: the end of a program waits for those, also where a daemon thread runs this.
+        threads = [threading.Thread(target=work, args=[slot]) for slot in self._slots]
+        with stopping_on_signals(self.stop):
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        if failures:
+            raise failures[0]
         return self.stats
 
     async def serve(self, client: "AsyncClient", *, until_empty: bool = False) -> WorkerStats:

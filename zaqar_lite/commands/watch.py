@@ -92,9 +92,8 @@ def _live(looks: Iterator[Look], interval: float) -> Look:
         for last in looks:
             rows = rows if last.failure is not None else last.rows
             said = f"{last.failure}; looking again {often}" if last.failure else often
-            below = Text(
-                "; ".join(filter(None, (last.note if rows else "no queues", said))), style="italic"
-            )
+            found = last.note if rows or last.failure else "no queues"
+            below = Text("; ".join(filter(None, (found, said))), style="italic")
             # Not the console of `live`, which must be as wide as the terminal is.
             table = tables.table(shown(rows), COLUMNS, Console())
             live.update(Group(table, below), refresh=True)

@@ -234,12 +234,12 @@ async def _check(pool: AsyncClient, auth: Auth | None) -> None:
         logging.getLogger(__name__).warning("Zaqar is away, waiting for it: %s", error)
 
 
-def sharing(pool: AsyncClient, auth: Auth | None = None) -> Callable[[str], AsyncClient]:
+def sharing(pool: AsyncClient, auth: Auth | None = None) -> Callable[[str | None], AsyncClient]:
     """Return a maker of clients, one for each project, that share one pool of connections.
 
     A client holds its headers and nothing else, so making one for every message is cheap, and
-    no number of projects can pile up. With `auth`, which must be logged in, "default" means the
-    project that it belongs to. A login has no other; the maker then raises, for a message of
+    no number of projects can pile up. With `auth`, which must be logged in, None means its own
+    project. A login has no other, so "default" means it, too, and it raises, for a message of
 
         another project: Forbidden, since it would be stored under the wrong one
         any project, after a signed permission has expired: Unauthenticated
@@ -250,15 +250,15 @@ def sharing(pool: AsyncClient, auth: Auth | None = None) -> Callable[[str], Asyn
         end = datetime.fromisoformat(auth.signed.expires)
         end = end if end.tzinfo else end.replace(tzinfo=UTC)
 
-    def client_for(project: str) -> AsyncClient:
-        if own is not None and project not in {own, "default"}:
+    def client_for(project: str | None) -> AsyncClient:
+        if own is not None and project not in {own, "default", None}:
             why = f"the message is of project {project!r}, the relay's login of {own!r}"
             raise Forbidden("Another project", why, status=403)
         if end <= datetime.now(UTC):
             raise Unauthenticated("The signed permission has expired", str(end), status=401)
         client = AsyncClient(
             pool.url,
-            project=None if project == "default" else project,
+            project=project,
             client_id=pool.client_id,
             auth=auth,
             retries=RetryPolicy(attempts=1),

@@ -67,9 +67,8 @@ async def served(metrics: RelayMetrics, port: int) -> AsyncIterator[int]:
     """Answer every HTTP request on the port with the metrics; yields the port (0 picks one)."""
 
     async def answer(_: web.BaseRequest) -> web.Response:
-        return web.Response(
-            text=metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4"}
-        )
+        kind = {"Content-Type": "text/plain; version=0.0.4"}
+        return web.Response(text=metrics.render(), headers=kind)
 
     runner = web.ServerRunner(web.Server(answer, access_log=None))
     await runner.setup()

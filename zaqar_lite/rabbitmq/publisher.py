@@ -64,10 +64,8 @@ class Publisher:
             bits += 1
         for exchange in (topology.level_exchange(bits - 1), topology.ingest):
             if not await self._is_there(exchange):
-                raise Unavailable(
-                    f"the broker has no exchange {exchange}: is the topology applied, with {bits} "
-                    "bits?"
-                )
+                why = f"the broker has no {exchange}: is the topology applied, with {bits} bits?"
+                raise Unavailable(why)
         self.topology = replace(topology, bits=bits)
         channel = await self._connection.channel(publisher_confirms=True, on_return_raises=True)
         self._ingest = await channel.get_exchange(topology.ingest, ensure=False)
@@ -121,7 +119,9 @@ class Publisher:
             raise Invalid("expiration would end the wait early; give a ttl to its destination")
         key = self.topology.routing_key(delay, destination)
         due = math.ceil(time.time() * 1000) + units * self.topology.unit_ms
-        await self._send(copy_of(message, **{DUE: due}), key)
+        made = copy_of(message, **{DUE: due})
+        made.user_id = message.user_id  # the broker checks that it is this connection's user
+        await self._send(made, key)
 
     async def _send(self, message: aio_pika.Message, key: str) -> None:
         if self._ingest is None:
@@ -135,9 +135,8 @@ class Publisher:
         except DeliveryError as error:
             raise Unavailable(f"the broker refused {message.message_id!r}: {error}") from error
         except LOST as error:
-            raise Unavailable(
-                f"{message.message_id!r} may or may not be stored: {error!r}"
-            ) from error
+            why = f"{message.message_id!r} may or may not be stored: {error!r}"
+            raise Unavailable(why) from error
 
     async def publish_to_zaqar(
         self,

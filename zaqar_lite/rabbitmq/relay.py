@@ -23,6 +23,7 @@ from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMe
 from aio_pika.exceptions import DeliveryError
 
 from zaqar_lite.client import AsyncClient
+from zaqar_lite.client.calls import NO_PROJECT
 from zaqar_lite.client.errors import BadAnswer, Refused, ServerFault, ZaqarError
 from zaqar_lite.domain.errors import Invalid, Unavailable
 from zaqar_lite.rabbitmq.amqp import LOST, connected
@@ -33,7 +34,7 @@ from zaqar_lite.rabbitmq.topology import Topology
 
 LOG = logging.getLogger(__name__)
 
-ClientFor = Callable[[str], AsyncClient]
+ClientFor = Callable[[str | None], AsyncClient]
 
 CLOSE_TIMEOUT = 10.0  # seconds
 
@@ -77,8 +78,8 @@ class Relay:
     Args:
         url: the broker, `amqp://...`.
         topology: the one that was applied there.
-        client_for: returns the SDK client of a project. Give the clients
-            `RetryPolicy(attempts=1)`: the relay itself decides when to post again.
+        client_for: returns the SDK client of a project; None is the credential's own. Give the
+            clients `RetryPolicy(attempts=1)`: the relay itself decides when to post again.
         destination: whose queue to consume.
         options: how to behave.
     """
@@ -99,6 +100,7 @@ class Relay:
         self._topology = topology
         self._source = topology.targets[destination]
         self._client_for = client_for
+        self._default: str | None = None  # what "default" means: the credential's own project
         self._options = options or RelayOptions()
         self._resume_at = 0.0  # monotonic; nobody posts before
         self._strain = 0  # failures in a row, of any message
@@ -244,8 +246,9 @@ class Relay:
                 break
             if self._cancelled.has(message_id):  # it may have been while Zaqar was away
                 raise _Cancelled
+            default = self._default
             try:
-                await self._post(post)
+                await self._post(post, default if post.project == "default" else post.project)
             except (ServerFault, BadAnswer) as error:
                 faults += 1
                 if faults >= self._options.faults:
@@ -253,9 +256,12 @@ class Relay:
                 LOG.warning("answer %s to a post to %s", error.status, post.queue)
                 await _wait(ending, self._backoff(faults))
             except Refused as error:
-                if error.status not in _COME_BACK:
+                if error.title == NO_PROJECT and default is None:
+                    self._default = "default"  # an operator's key belongs to no project
+                elif error.status in _COME_BACK:
+                    self._pause(error)
+                else:
                     raise
-                self._pause(error)
             except ZaqarError as error:  # overloaded, away, or not to be found
                 self._pause(error)
             else:
@@ -263,10 +269,10 @@ class Relay:
                 return True
         return False
 
-    async def _post(self, post: ZaqarMessage) -> None:
+    async def _post(self, post: ZaqarMessage, project: str | None) -> None:
         status = "none"
         try:
-            await self._client_for(post.project).post(
+            await self._client_for(project).post(
                 post.queue,
                 post.body,
                 ttl=post.ttl,

@@ -281,7 +281,6 @@ class Topology:
 
     def __str__(self) -> str:
         """Count its entities: `7 exchanges, 7 queues, 17 bindings`."""
-        """Say how much it is: `7 exchanges, 7 queues, 17 bindings`."""
         counts = len(self.exchanges), len(self.queues), len(self.bindings)
         return "{} exchanges, {} queues, {} bindings".format(*counts)
 

@@ -294,4 +294,6 @@ def json_of(value: Any) -> Any:  # noqa: ANN401 - any column type
 
 
 def _key(value: object) -> str:
+    if isinstance(value, dt.datetime):
+        return value.isoformat()
     return str(value).lower() if isinstance(value, bool) else str(value)

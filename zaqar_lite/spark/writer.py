@@ -75,7 +75,7 @@ class SharedRateLimit:
 
     def __init__(self, run: str, rate: float) -> None:
         digest = hashlib.blake2b(f"{os.getuid()}/{run}".encode(), digest_size=16).hexdigest()
-        self._path = Path(tempfile.gettempdir()) / f"zaqar-lite-rate-{digest}"
+        self._path = Path(tempfile.gettempdir()) / f"zaqar-lite-rate-{digest}.txt"
         self._rate = rate
 
     def limited(self, items: Iterable[T], most: int) -> Iterator[T]:
