@@ -8,6 +8,7 @@ import pytest
 from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, extend, give_back
 from tests.drivers.swift.conftest import a_queue
 from tests.drivers.swift.together import OpenSwift
+from zaqar_lite.domain.models import DeadLetter, QueueRef, RetryPolicy
 from zaqar_lite.storage.swift import SwiftMessageStore, layout
 from zaqar_lite.storage.swift.backend import Backend
 
@@ -86,3 +87,19 @@ async def test_a_moved_message_is_found_by_its_id_for_as_long_as_it_lives(
     claim_id = await letters.claim_id(ttl=MINUTE)
     await letters.release(claim_id, delay=12 * HOUR)
     await is_kept()
+
+
+async def test_a_sweep_buries_nothing_that_is_purged_beside_it(open_swift: OpenSwift) -> None:
+    """The purge comes when the sweep has listed the queue, and does not hold its lock yet."""
+    queue = a_queue(await open_swift())
+    store, target = queue.stores.messages, QueueRef(queue.ref.project, "dead")
+    await queue.post("a")
+    await queue.claim(1, ttl=MINUTE)
+    queue.advance(2 * MINUTE)
+
+    async def purged(_: QueueRef) -> RetryPolicy:
+        await store.purge(queue.ref)
+        return RetryPolicy(DeadLetter(target, max_claims=1))
+
+    assert (await store.sweep(100, purged)).moved == 0
+    assert (await store.stats(target)).total == 0

@@ -118,10 +118,10 @@ class Sweeping(Claiming):
         self, container: str, names: Sequence[str], retries: RetryPolicy, lease: Lease
     ) -> SweepResult:
         """End the lapsed leases among these messages, and move what has failed too often."""
-        await self._tails.load(container, lease)
+        birth = (await self._tails.load(container, lease)).birth
         now, letter = self._now(), retries.dead_letter
         found = await self._fetch_all(container, names)
-        live = [m for m in found if m.state.is_live(now) and m.state.has_lapsed(now)]
+        live = [m for m in found if m.exists(birth, now) and m.state.has_lapsed(now)]
         steps = (self._end_lapse(container, m, retries, lease, marks=True) for m in live)
         with self._hints.changing(container):
             ended = await together(*steps)
