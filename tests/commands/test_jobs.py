@@ -64,7 +64,7 @@ def test_what_is_delayed_is_moved(run: Run, client: Client, queue: str) -> None:
     assert seen.delay_expires is not None
     due = seen.delay_expires.isoformat()
     code, row = run_one(run, "message", "move", queue, one, "--by", "100", "--if-due", due)
-    assert (code, row["done"]) == (0, 1)
+    assert (code, row["done"], row["path"]) == (0, 1, "")
     code, row = run_one(run, "message", "move", queue, one, "--by", "-5m", "--if-due", due)
     assert (code, row["done"], row["refused"]) == (1, 0, {"due_changed": 1})
     with pytest.raises(DueChanged):

@@ -10,8 +10,8 @@ from zaqar_lite.commands.base_command import FAILED, NOT_FOUND, explain
 from zaqar_lite.commands.output import Output, as_row
 
 _LOOK_EVERY = 0.5
-_COUNTS = frozenset({"selected", "done", "refused"})
-"""Shown also where they are 0."""
+_ALWAYS = frozenset({"selected", "done", "refused", "path"})
+"""Fields that are printed also where they are 0 or empty."""
 _REFUSALS = {
     "claimed": "a claim holds them",
     "due_changed": "they are due at another time than was thought",
@@ -59,7 +59,7 @@ def follow(
             output.say(f"{job.done} done of {job.selected} ({job.examined} of {job.total}{left})")
         time.sleep(_LOOK_EVERY)
         job = client.get_job(job.path)
-    output.record({name: value for name, value in as_row(job).items() if value or name in _COUNTS})
+    output.record({name: value for name, value in as_row(job).items() if value or name in _ALWAYS})
     for reason, count in job.refused.items():
         output.say(f"{count} refused: {_REFUSALS.get(reason, reason)}")
     if not job.is_over:

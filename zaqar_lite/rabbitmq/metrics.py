@@ -70,7 +70,8 @@ async def served(metrics: RelayMetrics, port: int) -> AsyncIterator[int]:
         kind = {"Content-Type": "text/plain; version=0.0.4"}
         return web.Response(text=metrics.render(), headers=kind)
 
-    runner = web.ServerRunner(web.Server(answer, access_log=None))
+    # Who has not sent all of a request doesn't keep the relay from ending.
+    runner = web.ServerRunner(web.Server(answer, access_log=None), shutdown_timeout=1)
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", port).start()
