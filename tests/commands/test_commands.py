@@ -46,15 +46,15 @@ def test_a_queue_from_making_to_deleting(run: Run, queue: str) -> None:
 
 
 def test_a_message_from_posting_to_deleting(run: Run, queue: str, client: Client) -> None:
-    code, rows = run("message", "post", queue, '{"a": 1}', "word", "--header", "trace=t")
+    code, rows = run("message", "post", queue, '{"a": 1}', "-.5", "--header", "trace=t")
     assert code == 0
     ids = [row["id"] for row in rows]
     _, listed = run("message", "list", queue, "--details")
-    assert [row["body"] for row in listed] == [{"a": 1}, "word"]
+    assert [row["body"] for row in listed] == [{"a": 1}, "-.5"]
     assert listed[0]["headers"] == {"trace": "t"}
     assert listed[0]["created"].endswith("Z")
     assert run("message", "list", queue, "--limit", "1")[1][0]["id"] == ids[0]
-    assert run("message", "show", queue, *ids)[1][1]["body"] == "word"
+    assert run("message", "show", queue, *ids)[1][1]["body"] == "-.5"
     assert run("message", "show", queue, "0" * 32)[0] == 3
     assert run("message", "delete", queue, *ids)[0] == 2
     _, claimed = run("claim", "create", queue, "--limit", "1")
@@ -73,7 +73,7 @@ def test_a_message_from_posting_to_deleting(run: Run, queue: str, client: Client
     # It ended with its last message.
     assert run("claim", "release", queue, claim) == (3, [])
     assert run("claim", "renew", queue, claim)[0] == 3
-    assert run("message", "pop", queue)[1][0]["body"] == "word"
+    assert run("message", "pop", queue)[1][0]["body"] == "-.5"
     assert client.stats(queue).total == 0
 
 

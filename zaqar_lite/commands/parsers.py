@@ -37,8 +37,8 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401 - as argparse has it
         super().__init__(**({"formatter_class": Formatter} | options))
-        # No option begins with a digit, so `-5m` is a value, as -5 is to argparse by itself.
-        self._negative_number_matcher = re.compile(r"-\d")
+        # No option begins with a digit, so `-5m` is a value, as -5 and -.5 are to argparse itself.
+        self._negative_number_matcher = re.compile(r"-\.?\d")
 
     def error(self, message: str) -> NoReturn:
         """Print what is wrong and where help is, and end with exit code 2."""
