@@ -24,6 +24,7 @@ from zaqar_lite.domain.ids import new_claim_id, new_message_id
 from zaqar_lite.domain.models import HistoryState, Message
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
+from zaqar_lite.domain.yielding import next_turn
 from zaqar_lite.storage.opendata import recorder
 from zaqar_lite.storage.opendata.engine import Batch
 from zaqar_lite.storage.opendata.format import bookkeeping, keys, records
@@ -134,8 +135,8 @@ async def test_a_queue_that_goes_and_comes_back_in_one_batch_is_there_after_a_re
 
 async def test_a_purge_takes_all_of_a_large_post_or_nothing(store: Store) -> None:
     posting = asyncio.create_task(store.post(*["x"] * 3_000))
-    for _ in range(10):  # some of its parts
-        await asyncio.sleep(0)
+    while (queue := store.db.queue(QUEUE)) is None or not queue.total:  # one of its parts
+        await next_turn()
     await store.messages.purge(QUEUE)
     await posting
     assert await store.bodies() == []
@@ -180,11 +181,15 @@ async def test_a_history_is_paged_and_trimmed(store: Store) -> None:
 
 async def test_an_id_of_another_store_stays_in_the_history(store: Store) -> None:
     await store.management.create_queue(QUEUE, {"_done_retention": 60}, max_queues=9)
-    own_id, now = new_message_id(store.clock.now_us()), store.clock.now_ms()
+    own_id, now = new_message_id(store.next_id + 2), store.clock.now_ms()
     message = Message(own_id, 0, b"1", HOUR, now, now + HOUR, now, None, 0, "producer")
     await store.messages.import_messages(QUEUE, [message], source="other", number=1)
     assert await store.acknowledge() == 1
+    # One of these has the number with which that id begins.
+    ids = await store.post("a", "b", "c", to=OTHER)
     await store.restart()
+    assert [one.id for one in await store.all_messages(OTHER)] == ids
+    await store.messages.purge(OTHER, forget=True)
     (entry,) = await store.history(HistoryState.DONE)
     assert (entry.id, list(entry.consumers)) == (own_id, ["worker"])
     store.clock.advance(MINUTE)

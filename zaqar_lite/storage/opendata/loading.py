@@ -140,6 +140,7 @@ class Loading:
         self.unrecorded: dict[tuple[int, int], int] = {}
         self.slices = Slices()
         self._kept_ids: dict[int, bytes] = {}
+        self._ended_ids: dict[bytes, bytes] = {}
         self._queues: dict[bytes, Numbers] = {}
         self._claims: dict[tuple[bytes, bytes], records.ClaimRecord] = {}
         self._holders: dict[tuple[bytes, int], bytes] = {}
@@ -213,9 +214,9 @@ class Loading:
             )
         return known
 
-    def _id_of(self, number: int) -> bytes:
-        """The id that a number stands for."""
-        return self._kept_ids.get(number) or self.own.ids.of(number)
+    def _ended_id(self, raw: bytes, number: int) -> bytes:
+        """The id of a message that has ended in a queue, by the number that its lists have."""
+        return self._ended_ids.get(keys.ended_id_key(number, raw)) or self.own.ids.of(number)
 
     def _read_garbage(self, key: bytes, value: bytes) -> None:
         """Delete what earlier versions left of purged messages to their sweep."""
@@ -224,7 +225,11 @@ class Loading:
         self.deletes.append(key)
 
     def _read_kept_id(self, key: bytes, value: bytes) -> None:
-        self._kept_ids[keys.read_message_id(key)] = value
+        number = keys.read_message_id(key)
+        if key == keys.message_key(RecordType.ADOPTED, number):
+            self._kept_ids[number] = value
+        else:
+            self._ended_ids[key] = value
 
     async def _read_messages(self) -> None:
         """Read the log and the payloads; behind a damaged block one by one, by what the other says.
@@ -440,13 +445,13 @@ class Loading:
             return  # they are of no queue: another writer's
         raw, _ = keys.read_queue_key(key, _RFC_ATTEMPTS)
         found = records.decode_attempts(value)
-        own_id = self._id_of(number)
+        own_id = self._kept_ids.get(number) or self.own.ids.of(number)
         queue = self.numbers_of(raw)
         row = self._find(queue.content, own_id)
         if row is None:
             self.connection.execute(
                 "UPDATE history SET consumers = ? WHERE queue = ? AND id = ?",
-                (json.dumps(found.consumers), queue.own, own_id),
+                (json.dumps(found.consumers), queue.own, self._ended_id(raw, number)),
             )
             return
         content, position, state, body = row
@@ -499,7 +504,7 @@ class Loading:
         ).get
         first = 1 + (last or 0)
         rows = [
-            (queue, state, at, self._id_of(number), ended_at, attempts, "[]")
+            (queue, state, at, self._ended_id(raw, number), ended_at, attempts, "[]")
             for at, (number, ended_at, attempts) in enumerate(listed, first)
         ]
         self.connection.executemany("INSERT INTO history VALUES (?, ?, ?, ?, ?, ?, ?)", rows)

@@ -393,11 +393,11 @@ class Encoding:
             changed[row[1], row[0]].add(row[2])
             self.delete(keys.attempts_key(number_in(row[3]), self._raw(row[0])))
             if not self._ids.is_ours(row[3]):
-                self.delete(keys.message_key(RecordType.ADOPTED, number_in(row[3])))
+                self.delete(keys.ended_id_key(number_in(row[3]), self._raw(row[0])))
         async for row in self._each(self._new["history"]):
             changed[row[1], row[0]].add(row[2])
             if not self._ids.is_ours(row[3]):
-                self.put(keys.message_key(RecordType.ADOPTED, number_in(row[3])), row[3])
+                self.put(keys.ended_id_key(number_in(row[3]), self._raw(row[0])), row[3])
             consumers = tuple(json.loads(row[6]))
             if consumers:
                 key = keys.attempts_key(number_in(row[3]), self._raw(row[0]))

@@ -17,6 +17,7 @@
     01 0f TB(kind) TB(project) TB(name)    a record that is neither a queue nor a message
     01 10 deadline id            message of the log that no queue received, until its retention ends
     01 11 id                     id of a message that another store had given it
+    01 11 id TB(queue)           the same of one that ended in a queue; `id` is what it begins with
     01 12 TB(queue) ...          message of a group; earlier versions wrote it
     03 01 segment 10 TB(log) var_u64(sequence - start of the segment)     entry of the log
     03 01 segment 40 log         listing of the log's keys
@@ -115,6 +116,11 @@ def queue_key(kind: RecordType, queue: bytes, page: int | None = None) -> bytes:
 def attempts_key(message_id: int, queue: bytes) -> bytes:
     """Key of the attempts of a message in one queue: the RFC's key, then the queue."""
     return message_key(RecordType.ATTEMPTS, message_id) + terminated(queue)
+
+
+def ended_id_key(message_id: int, queue: bytes) -> bytes:
+    """Key of the id of a message that has ended in a queue, where another store had given it."""
+    return message_key(RecordType.ADOPTED, message_id) + terminated(queue)
 
 
 def attempt_key(history: int, number: int) -> bytes:
