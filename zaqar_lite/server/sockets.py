@@ -97,7 +97,8 @@ def _length(data: bytes, at: int) -> tuple[int, int] | None:
 
 _GOING_AWAY, _INTERNAL, _TRY_LATER, _POLICY = 1001, 1011, 1013, 1008
 _MOST_UNREAD = 1_048_576
-"""Bytes that may wait to be read; a client with more unread bytes is closed as too slow."""
+"""Bytes of notifications that may wait to be read behind an answer; with more the client is closed
+as too slow."""
 _PARSED, _AT_ONCE = 4_096, 16
 """Bytes that are parsed, and frames that are answered, before others have their turn."""
 _PATIENCE = 5.0
@@ -140,6 +141,7 @@ class SocketProtocol(ClientConnection):
         self._heard = True
         self._opened_at = 0.0
         self._unread = 0
+        """How many bytes waited to be read when the client was seen to read last."""
         self._unread_since: float | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
@@ -170,7 +172,7 @@ class SocketProtocol(ClientConnection):
         if self._writable is not None:
             self._writable.set()
         self._writable = self._unread_since = None
-        self._heard = True
+        self._heard, self._unread = True, 0
         self._read(on=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -200,7 +202,7 @@ class SocketProtocol(ClientConnection):
         """Send a frame; return whether it was sent. A client that reads too slowly is closed."""
         if self.lost or self._wire.state is not State.OPEN:
             return False
-        if self._transport.get_write_buffer_size() > _MOST_UNREAD:
+        if self._transport.get_write_buffer_size() > self._unread + _MOST_UNREAD:
             self.close(_TRY_LATER, "You read too slowly.")
             return False
         if binary:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import socket
 import struct
 import time
@@ -327,6 +328,34 @@ def test_a_reader_who_reads_slowly_gets_all_of_a_large_answer() -> None:
             assert part, f"closed after {said} bytes"
             said += len(part)
             time.sleep(0.05 if time.monotonic() - started < 3 else 0)
+
+
+def test_a_notification_that_comes_behind_a_large_answer_ends_nothing() -> None:
+    with ServerProcess("memory://") as server, Raw(server) as raw, Raw(server) as other:
+        body = json.dumps({"messages": [{"body": "x" * 250_000}]}).encode()
+        for _ in range(40):
+            assert other.call("POST", "/v2/queues/q/messages", body).status == 201
+        raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        raw.send(HANDSHAKE.format(path="/v2/ws", host="127.0.0.1", more="").encode())
+        assert raw.answer().status == 101
+        page = {"queue_name": "q", "limit": 40, "large": True, "echo": True}
+        for action, asked in ("subscription_create", {"queue_name": "r"}), ("message_list", page):
+            frame = {"action": action, "headers": SENDER, "body": asked}
+            text = json.dumps(frame).encode()
+            raw.send(b"\x81\xfe%b\0\0\0\0%b" % (struct.pack("!H", len(text)), text))
+        said = raw.socket.recv(10_000)
+        while b"message_list" not in said:
+            said += raw.socket.recv(10_000)
+        comes = json.dumps({"messages": [{"body": "comes"}]}).encode()
+        assert other.call("POST", "/v2/queues/r/messages", comes).status == 201
+        tried = re.compile(rb"\nzaqar_lite_deliveries_total\S* [1-9]").search
+        server.wait_for(lambda: tried(other.call("GET", "/metrics").body) is not None)
+        count, end = len(said), b""
+        while b'"comes"' not in end:
+            part = raw.socket.recv(100_000)
+            assert part, f"closed after {count} bytes"
+            count, end = count + len(part), end[-1_000:] + part
+        assert count > 10_000_000
 
 
 def test_a_stop_says_goodbye() -> None:
