@@ -6,9 +6,9 @@ import pytest
 
 from tests.contract.conftest import OpenStores
 from tests.contract.stores import DriverCase
-from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, ids, new
+from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, ids, new, some
 from zaqar_lite.domain.errors import KeyReused
-from zaqar_lite.domain.limits import Limits
+from zaqar_lite.domain.limits import MAX_PAGE_BYTES, Limits
 from zaqar_lite.domain.models import DeadLetter, DelayMode
 from zaqar_lite.domain.posts import NewMessage, Posted
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
@@ -19,6 +19,10 @@ MOST = Limits().max_messages_per_post
 """The most messages of a post, unless an operator allows more: 5,000."""
 FITTING = (Limits().max_messages_post_size - len('{"messages":[]}') + 1) // len('{"body":1},')
 """The most messages that fit the largest post: 23,830."""
+LARGEST = Limits().max_messages_post_size
+"""Bytes of a large body; the envelope of a real post would be on top."""
+BEFORE = MAX_PAGE_BYTES // LARGEST
+"""How many of them reach the bound of a page."""
 AT_ONCE = 500
 """What one claim or pop asks for here; a store may hand out fewer."""
 ALL = "ZAQAR_TEST_ALL" in os.environ
@@ -227,3 +231,27 @@ async def test_a_batch_is_settled_whole(queue: QueueUnderTest, size: int) -> Non
         settled += len(held)
     assert settled == size
     assert await queue.counts() == (size, 0, 0)
+
+
+async def test_a_page_a_claim_and_a_pop_end_with_so_many_bytes(
+    queue: QueueUnderTest,
+) -> None:
+    """Each holds the messages that reach the bound, and the next one goes on behind them."""
+    large = "x" * (LARGEST - len('""'))
+    posted = [(await queue.post(large))[0] for _ in range(BEFORE + 8)]
+    posted += await queue.post("small")
+    first, rest = posted[:BEFORE], posted[BEFORE:]
+    for claimed_too in (True, False):
+        page = await queue.page(limit=AT_ONCE, claimed=claimed_too)
+        assert ids(page.messages) == first
+        assert ids((await queue.page(after=page.marker, limit=AT_ONCE)).messages) == rest
+    claimed = await queue.claim(AT_ONCE)
+    assert (ids(claimed.messages), claimed.more) == (first, True)
+    assert ids((await queue.page(limit=AT_ONCE, claimed=False)).messages) == rest
+    others = await queue.claim(AT_ONCE)
+    assert ids(others.messages) == rest
+    for one in (claimed, others):
+        await queue.release(some(one.claim_id))
+    popped = await queue.pop(AT_ONCE)
+    assert (ids(popped.messages), popped.more) == (first, True)
+    assert ids((await queue.pop(AT_ONCE)).messages) == rest

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from tests.api.conftest import PROJECT, Api, MakeApi, claim_id_of
+from zaqar_lite.domain.limits import MAX_PAGE_BYTES
 from zaqar_lite.server.loading import load
 from zaqar_lite.service.metrics import queue_depths as recent
 from zaqar_lite.ui.formats import rate, spark
@@ -84,6 +85,20 @@ async def test_pages_through_many_queues_and_messages(browser: Browser) -> None:
     more = re.search(r'href="(\?state=all[^"]+)">Next', text)
     assert more is not None
     assert "<code>24</code>" in await browser.look(browser.queue + html.unescape(more[1]))
+
+
+async def test_a_short_page_has_a_next_one_only_where_messages_are_left(make_api: MakeApi) -> None:
+    async with make_api(max_messages_post_size=1_048_576) as api:
+        for _ in range(MAX_PAGE_BYTES // 1_000_000 + 1):
+            await api.post({"body": "x" * 1_000_000})
+        browser = Browser(api)
+        assert ">Next" not in await browser.look(browser.queue)
+        await api.post({"body": "the last one"})
+        more = re.search(r'href="(\?state=all[^"]+)">Next', await browser.look(browser.queue))
+        assert more is not None
+        text = await browser.look(browser.queue + html.unescape(more[1]))
+        assert "the last one" in text
+        assert ">Next" not in text
 
 
 async def test_posts_changes_and_cancels_a_delayed_message(browser: Browser) -> None:

@@ -1,6 +1,9 @@
 """Every limit of the API as one value: upstream's names and defaults, then ours."""
 
+from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from itertools import accumulate
 
 from zaqar_lite.domain.errors import Invalid
 
@@ -17,6 +20,8 @@ MAX_IDEMPOTENCY_KEY = 128
 MAX_BODY_DEPTH = 512
 MAX_DOCUMENT_DEPTH = 200
 """Of what is read into objects and written again, where 254 is the most; bodies stay as text."""
+MAX_PAGE_BYTES = 8 * 1024 * 1024
+"""A page, a claim and a pop end with the message with which their bodies have so many bytes."""
 INT64_MIN = -(1 << 63)
 INT64_MAX = (1 << 63) - 1
 
@@ -87,6 +92,14 @@ def page_limit(limit: int | None, most: int, default: int = DEFAULT_LIMIT) -> in
         return min(default, most)
     check_range("The limit", limit, 1, most)
     return limit
+
+
+def fitting(sizes: Iterable[int], held: int = 0) -> int:
+    """How many messages of these sizes a page may take that has `held` bytes already.
+
+    It may be more than there are: then all fit, and more would.
+    """
+    return bisect_left(list(accumulate(sizes, initial=held)), MAX_PAGE_BYTES)
 
 
 def check_range(what: str, value: float | None, least: int, most: int, unit: str = "") -> None:

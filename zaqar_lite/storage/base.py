@@ -145,7 +145,8 @@ class MessageStore(Store):
         """List the live messages of a selection, in order of position.
 
         One step examines at most MAX_EXAMINED entries, and the driver repeats until the page has
-        a message or the queue ends: clients take an empty page for that. A group costs O(its size).
+        a message or the queue ends: clients take an empty page for that. MAX_PAGE_BYTES of bodies
+        end a page early. A group costs O(its size).
         """
 
     @abstractmethod
@@ -190,9 +191,8 @@ class MessageStore(Store):
         * delay_mode: IGNORE neither reads nor tests `d`; HONOUR promotes what is due first.
         * `retries.dead_letter`: a message with `claim_count >= max_claims` is moved instead, with
           its counts, before the answer leaves: ready at once in the target, outside of `limit`.
-        * It examines at most about MAX_EXAMINED entries; `more` says that this ended it early.
-        * `removes`: what it hands out leaves the queue in the same step. There is no claim then,
-          and counts stay.
+        * MAX_PAGE_BYTES of bodies, or about MAX_EXAMINED entries, end it early: `more` says so.
+        * `removes`: what it hands out leaves the queue in that step. No claim is made; counts stay.
         """
 
     @abstractmethod

@@ -108,8 +108,12 @@ async def queue(caller: Caller, request: Request) -> Values:
     counts, settings, (messages, marker) = await asyncio.gather(
         _counts(caller, request.path_params["queue"]),
         caller.get(path),
-        _page(caller, f"{path}/messages", "messages", query),
+        _page(caller, f"{path}/messages", "messages", query, full=1),
     )
+    if marker is not None and len(messages) < _PAGE:  # large ones end a page early
+        behind = {**query, "marker": marker, "limit": 1}
+        if not (await _page(caller, f"{path}/messages", "messages", behind))[0]:
+            marker = None
     delayed: list[Values] = []
     if counts["delayed"] or state == "delayed":
         delayed = await _first_messages(caller, f"{path}/messages", delayed=True)

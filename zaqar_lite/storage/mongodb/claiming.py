@@ -20,6 +20,7 @@ from pymongo.errors import PyMongoError
 from zaqar_lite.domain.attempts import MAX_CLAIMS
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.ids import new_claim_id
+from zaqar_lite.domain.limits import MAX_PAGE_BYTES, fitting
 from zaqar_lite.domain.models import Claimed, ClaimRequest, DelayMode, QueueRef
 from zaqar_lite.domain.refusals import no_failed_list
 from zaqar_lite.storage.base import MAX_EXAMINED
@@ -181,9 +182,14 @@ class _Search:
         self._lost_race = False
 
     @property
+    def size(self) -> int:
+        """How many bytes the bodies have that the call holds."""
+        return sum(document["z"] for document in self.taken)
+
+    @property
     def is_over(self) -> bool:
         """Whether the call has all that it wants or all there is, or has used up its budget."""
-        is_enough = len(self.taken) >= self.request.limit
+        is_enough = len(self.taken) >= self.request.limit or self.size >= MAX_PAGE_BYTES
         return is_enough or not self.has_more or self._examined >= _BUDGET
 
     @property
@@ -252,6 +258,7 @@ class _Search:
         if len(takes) > room:
             first = random.randrange(len(takes) - room + 1)  # noqa: S311 - no secret
             takes = takes[first : first + room]
+        takes = takes[: fitting((change.seen["z"] for change in takes), self.size)]
         for change in takes:
             steps.take(change.document, self.request, self.token)
         self._birth = state.birth
@@ -263,6 +270,7 @@ class _Search:
         """Note whether there may be more; decide how many entries the next step reads."""
         ready = sum(document["s"] == states.READY for document in found)
         was_cut = ready >= self._window or len(found) - ready >= _MOST_DUE
+        was_cut = was_cut or self.size >= MAX_PAGE_BYTES
         self._examined += max(1, len(found))
         self._lost_race = lost
         self.has_more = was_cut or lost or late

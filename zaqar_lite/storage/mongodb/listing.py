@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from bson import Int64
 
 from zaqar_lite.domain.ids import Marker, is_message_id
+from zaqar_lite.domain.limits import fitting
 from zaqar_lite.domain.models import Capability, ListQuery, Message, Page, QueueRef, Stats
 from zaqar_lite.storage.base import MAX_EXAMINED, MessageStore
 from zaqar_lite.storage.mongodb import states
@@ -18,6 +19,9 @@ from zaqar_lite.storage.mongodb.queues import Queues, QueueState, key_of, queue_
 from zaqar_lite.storage.mongodb.readiness import POLL_INTERVAL_MS, Readiness
 from zaqar_lite.storage.store import Connected
 from zaqar_lite.storage.watchers import Listener, Watch
+
+_FEW = 20
+"""A longer page reads the sizes of its messages before their bodies."""
 
 
 class Listing(Connected[Connection], MessageStore):
@@ -103,11 +107,24 @@ class Listing(Connected[Connection], MessageStore):
         return Page((), None)
 
     async def _page_between(self, query: "PageQuery", low: int, high: int) -> list[Document]:
-        """The first messages of the page between two positions."""
+        """The first messages of the page between two positions, up to MAX_PAGE_BYTES."""
+        if query.limit > _FEW:
+            sizes = await self._read_between(query, low, high, {"k": 1, "z": 1})
+            if not sizes:
+                return []
+            query = query._replace(limit=min(len(sizes), _fitting(sizes)))
+        shown: Document = {"l": 0} if query.details else NO_ATTEMPTS
+        found = await self._read_between(query, low, high, shown)
+        return found[: _fitting(found)]
+
+    async def _read_between(
+        self, query: "PageQuery", low: int, high: int, shown: Document
+    ) -> list[Document]:
+        """Read what a projection shows of the first messages between two positions."""
         hint, first, *others = query.pipelines({"$gt": Int64(low), "$lte": Int64(high)})
         listed = self._connection.listed
         unions = [{"$unionWith": {"coll": listed.name, "pipeline": other}} for other in others]
-        pipeline = [*first, *unions, {"$project": {"l": 0} if query.details else NO_ATTEMPTS}]
+        pipeline = [*first, *unions, {"$project": shown}]
         found = await read_all(listed, pipeline, hint=hint, session=query.session)
         # By id, because what wakes between two of the branches is in both.
         once = {document["_id"]: document for document in found}
@@ -272,6 +289,10 @@ class PageQuery(NamedTuple):
             match = {"$match": {"q": key, "s": state, "k": positions}}
             pipelines.append([match, by_position, *end])
         return "waking", *pipelines
+
+
+def _fitting(documents: Sequence[Document]) -> int:
+    return fitting(document["z"] for document in documents)
 
 
 def _bound(key: str, after: int) -> list[Document]:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from zaqar_lite.domain.errors import QueueChanged, Unavailable
 from zaqar_lite.domain.ids import are_message_ids, is_claim_id, is_message_id, new_claim_id
+from zaqar_lite.domain.limits import MAX_PAGE_BYTES
 from zaqar_lite.domain.models import (
     NO_RETRIES,
     Claimed,
@@ -86,14 +87,16 @@ class Claiming(MessageStore):
         """
         messages: list[Message] = []
         moved, is_armed, limit = 0, False, min(request.limit, MAX_CLAIMED)
+        size = 0
         while True:
             left = replace(request, limit=limit - len(messages))
             try:
                 status, now, some, count = await self._take_once(
-                    queue, claim_id, left, again=bool(messages)
+                    queue, claim_id, left, room=MAX_PAGE_BYTES - size, again=bool(messages)
                 )
                 messages += some
                 moved += count
+                size += sum(len(message.body) for message in some)
                 if status == b"arm" and not is_armed:
                     is_armed = True
                     if not messages:
@@ -105,7 +108,8 @@ class Claiming(MessageStore):
                 if not messages:
                     raise
                 return Claimed(claim_id, messages, moved, True)
-            if status != b"full" or not some or len(messages) >= limit:
+            is_over = len(messages) >= limit or size >= MAX_PAGE_BYTES
+            if status != b"full" or not some or is_over:
                 return Claimed(claim_id if messages else None, messages, moved, status != b"ok")
 
     async def _take_once(
@@ -114,11 +118,12 @@ class Claiming(MessageStore):
         claim_id: str | None,
         request: ClaimRequest,
         *,
-        again: bool = False,
+        room: int,
+        again: bool,
     ) -> tuple[bytes, int, list[Message], int]:
         """Take messages in one step; return its status, its instant, and how many it moved.
 
-        `again` says that the claim may already hold messages.
+        Their bodies end with `room` bytes. `again` says that the claim may already hold messages.
         """
         reply = await self._runner.run(
             queue,
@@ -133,6 +138,7 @@ class Claiming(MessageStore):
             pack_client(request.client_id),
             "1" if request.details else "",
             "1" if again else "",
+            room,
             is_long=request.limit > FEW_TAKEN,
         )
         status, now, examined, moved, instant = reply[:5]

@@ -7,6 +7,7 @@ from typing import Any
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.ids import Marker, is_claim_id, is_message_id
+from zaqar_lite.domain.limits import MAX_PAGE_BYTES
 from zaqar_lite.domain.models import (
     Capability,
     Claim,
@@ -71,7 +72,7 @@ class RedisMessageStore(Connected[Connection], Posting, Claiming):
         after, exclude = _marker(selection.marker), selection.exclude_client_id
         last: int | None = None
         found: list[Message] = []
-        examined = 0
+        examined = size = 0
 
         async def read(*, goes_on: bool) -> Any:  # noqa: ANN401 - a reply is what the script made it
             return await self._runner.run(
@@ -85,6 +86,7 @@ class RedisMessageStore(Connected[Connection], Posting, Claiming):
                 "c" * selection.include_claimed + "d" * selection.include_delayed,
                 "1" if selection.details else "",
                 pack_group(selection.group),
+                MAX_PAGE_BYTES - size,
                 repeatable=True,
                 is_long=goes_on or selection.limit > FEW_TAKEN,
             )
@@ -97,8 +99,11 @@ class RedisMessageStore(Connected[Connection], Posting, Claiming):
             if position:
                 last = int.from_bytes(position, "big")
                 after = position, b""
-            found += await self._runner.read(queue, reply, 5, now, details=selection.details)
-            if at_end or len(found) == selection.limit or (found and examined >= MAX_EXAMINED):
+            some = await self._runner.read(queue, reply, 5, now, details=selection.details)
+            found += some
+            size += sum(len(message.body) for message in some)
+            is_full = len(found) == selection.limit or size >= MAX_PAGE_BYTES
+            if at_end or is_full or (found and examined >= MAX_EXAMINED):
                 return Page(found, last)
             reply = await read(goes_on=True)
 

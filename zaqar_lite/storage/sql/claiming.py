@@ -10,6 +10,7 @@ from typing import Any
 
 from zaqar_lite.domain.attempts import MAX_CLAIMS
 from zaqar_lite.domain.ids import new_claim_id
+from zaqar_lite.domain.limits import MAX_PAGE_BYTES
 from zaqar_lite.domain.models import (
     Claimed,
     ClaimRequest,
@@ -135,6 +136,7 @@ def _sort_out(
     taken: list[Message] = []
     expired: list[int] = []
     exhausted: list[int] = []
+    size = 0
     for row in rows:
         message = entries.message_of(row, now)
         if message.expires_at <= now:
@@ -143,7 +145,10 @@ def _sort_out(
             exhausted.append(message.position)
         else:
             taken.append(message)
-        if len(taken) == limit or len(expired) + len(exhausted) > most_skipped:
+            size += len(message.body)
+            if len(taken) == limit or size >= MAX_PAGE_BYTES:
+                break
+        if len(expired) + len(exhausted) > most_skipped:
             break
     return taken, expired, exhausted
 

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Sequence
 
 from zaqar_lite.domain.ids import Marker
+from zaqar_lite.domain.limits import MAX_PAGE_BYTES
 from zaqar_lite.domain.models import ListQuery, Message, Page, QueueRef, Stats
 from zaqar_lite.domain.posts import KnownKeys
 from zaqar_lite.domain.yielding import next_turn
@@ -79,7 +80,13 @@ def _list_step(
     if group is not None:
         given.append(group)
         statement, next_one = _LIST_GROUP, _NEXT_IN_GROUP
-    messages = [entries.message_of(row, now) for row in db.execute(statement, given)]
+    messages: list[Message] = []
+    size = 0
+    for row in db.execute(statement, given):
+        messages.append(message := entries.message_of(row, now))
+        size += len(message.body)
+        if size >= MAX_PAGE_BYTES:
+            break
     if messages:
         if wanted.details:
             entries.with_attempts(db, messages)

@@ -13,6 +13,7 @@ from typing import TypeVar
 from zaqar_lite.domain.attempts import MAX_CLAIMS, Ended
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.ids import is_claim_id, new_claim_id
+from zaqar_lite.domain.limits import MAX_PAGE_BYTES, fitting
 from zaqar_lite.domain.models import Claimed, ClaimRequest, QueueRef, RetryPolicy
 from zaqar_lite.domain.settlements import Ending
 from zaqar_lite.storage.swift import layout
@@ -45,14 +46,16 @@ class Chosen:
     request: ClaimRequest
     until: int = NEVER
     messages: list[Fetched] = field(default_factory=list)
+    bytes: int = 0
     letters: list[Fetched] = field(default_factory=list)
     parked: int = 0
     more: bool = False
 
     @property
     def wanted(self) -> int:
-        """How many messages are still to be found."""
-        return self.request.limit - len(self.messages)
+        """How many messages are still to be found; none when their bodies are enough."""
+        is_full = self.bytes >= MAX_PAGE_BYTES
+        return 0 if is_full else self.request.limit - len(self.messages)
 
     @property
     def is_enough(self) -> bool:
@@ -68,7 +71,11 @@ class Chosen:
             return
         if not state.move_reason and letter and state.claim_count >= letter.max_claims:
             message = replace(message, state=replace(state, move_reason=MAX_CLAIMS))
-        (self.letters if message.state.move_reason else self.messages).append(message)
+        if message.state.move_reason:
+            self.letters.append(message)
+            return
+        self.messages.append(message)
+        self.bytes += len(message.content.body)
 
 
 @dataclass(slots=True)
@@ -145,6 +152,7 @@ class Claiming(Reading):
             await self._choose_from(container, page, chosen, lease)
             examined += len(page)
             if not chosen.wanted:
+                chosen.more = len(chosen.messages) < request.limit
                 return chosen
             chosen.more = examined >= MOST_EXAMINED or chosen.is_enough
             if chosen.more:
@@ -159,15 +167,15 @@ class Claiming(Reading):
         self, container: str, page: Sequence[Listed], chosen: Chosen, lease: Lease
     ) -> None:
         """Choose from what a listing proposes, as far as the objects agree."""
-        now, ready = self._now(), list[str]()
+        now, ready = self._now(), list[Listed]()
         for one in page:
             if one.state.is_claimable(now):
-                ready.append(one.name)
+                ready.append(one)
             elif one.state.expires_at > now:
                 chosen.until = min(chosen.until, one.state.ready_at)
         while ready and chosen.wanted and not chosen.is_enough:
-            wanted = chosen.wanted
-            found = await self._fetch_all(container, ready[:wanted])
+            wanted = min(chosen.wanted, fitting((one.state.size for one in ready), chosen.bytes))
+            found = await self._fetch_all(container, [one.name for one in ready[:wanted]])
             ready = ready[wanted:]
             sure = [m for m in found if m.state.is_claimable(self._now())]
             if len(sure) < len(found):

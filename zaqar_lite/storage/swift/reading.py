@@ -6,6 +6,7 @@ from functools import partial
 from typing import TypeVar
 
 from zaqar_lite.domain.ids import Marker, is_message_id
+from zaqar_lite.domain.limits import MAX_PAGE_BYTES, fitting
 from zaqar_lite.domain.models import Capability, ListQuery, Message, Page, QueueRef, Stats
 from zaqar_lite.storage.base import MAX_EXAMINED, MessageStore
 from zaqar_lite.storage.store import Connected
@@ -63,22 +64,25 @@ class Reading(Connected[Backend], MessageStore):
         before = min(layout.after_position(end - 1), layout.AFTER_MESSAGES)
         unwanted = selection.exclude_client_id and layout.client_digest(selection.exclude_client_id)
         found: list[Message] = []
-        marker, examined = None, 0
+        marker, examined, size, is_full = None, 0, 0, False
         async for listed in self._objects.messages(
             container, start=start, before=before, first=limit + SPARE
         ):
             now, marker = self._now(), listed[-1].position
             left = [one for one in listed if _wanted(selection, one.state, unwanted, now)]
-            while left and len(found) < limit:
-                few, left = left[: limit - len(found)], left[limit - len(found) :]
+            while left and len(found) < limit and size < MAX_PAGE_BYTES:
+                count = min(limit - len(found), fitting((one.state.size for one in left), size))
+                few, left = left[:count], left[count:]
                 messages = await self._fetch_all(container, [one.name for one in few])
                 now = self._now()
                 wanted = [m for m in messages if _wanted(selection, m.state, unwanted, now)]
                 found += await self._views(container, wanted, details=selection.details)
-                if len(found) >= limit:
+                size += sum(len(message.content.body) for message in wanted)
+                is_full = len(found) >= limit or size >= MAX_PAGE_BYTES
+                if is_full:
                     marker = few[-1].position
             examined += len(listed)
-            if len(found) >= limit or (found and examined >= MAX_EXAMINED):
+            if is_full or (found and examined >= MAX_EXAMINED):
                 break
         return Page(found, marker)
 

@@ -1,8 +1,13 @@
 -- Claims: taking messages, and settling them.
 
 -- A claim answers with what it has when it has examined so many entries that are not handed out (expired, exhausted,
--- brought back), or read STEP_BYTES: the next call and the sweep go on.
+-- brought back), read STEP_BYTES, or has no room for more bodies: the next call and the sweep go on.
 local BUDGET = 120
+
+-- Whether what was taken is all that one call may read or hand out.
+local function is_full(taken)
+  return taken.bytes >= STEP_BYTES or taken.room <= 0
+end
 
 -- Look at these in order, and add to `taken`, up to `most`, what can be handed out. Answers how many were looked at;
 -- those that are gone; the exhausted; whether one came unarmed.
@@ -11,7 +16,7 @@ local function sort(positions, taken, most)
   local count, gone, letters = #taken.positions, nothing_gone(), {}
   for i, position in ipairs(positions) do
     local record, track = records[i], its[i]
-    if taken.bytes >= STEP_BYTES then
+    if is_full(taken) then
       return i - 1, gone, letters, false
     elseif not record or expires_of(record, track) <= now then
       leave(gone, position, track, record)
@@ -26,6 +31,7 @@ local function sort(positions, taken, most)
     else
       taken.bytes = taken.bytes + (taken.is_whole and size_of_message(record) or #record)
         + (taken.has_details and size_of_history(position, track) or 0)
+      taken.room = taken.room - size_of_body(record)
       count = count + 1
       taken.positions[count], taken.records[count], taken.tracks[count] = position, record, track
     end
@@ -47,6 +53,7 @@ local function take()
     spent, is_settled = spent + promoted, is_settled and none_due
   end
   local taken, unfit, status = {positions = {}, records = {}, tracks = {}, bytes = 0}, 0, 'ok'
+  taken.room = tonumber(ARGV[19])
   taken.is_whole, taken.has_details = ARGV[3] == '', ARGV[17] == '1' -- what else is answered of each: body, attempts
   while #taken.positions < limit and status == 'ok' do
     local room = math.min(limit - #taken.positions, 1000 - spent)
@@ -68,8 +75,8 @@ local function take()
     elseif #positions == 0 then
       break
     end
-    if status == 'ok' and #taken.positions < limit and (spent >= BUDGET or taken.bytes >= STEP_BYTES) then
-      status = taken.bytes >= STEP_BYTES and 'full' or 'more'
+    if status == 'ok' and #taken.positions < limit and (spent >= BUDGET or is_full(taken)) then
+      status = is_full(taken) and 'full' or 'more'
     end
   end
   if is_unarmed then
@@ -82,7 +89,8 @@ end
 
 -- Hand out ready messages under a claim; or remove them, where no claim id is given.
 -- ARGV: 1 offset, 2 version, 3 claim id or '', 4 limit, 5 to 12: policy, 13 claim ttl (ms), 14 grace (ms),
---       15 mode (I, H), 16 client, 17 '1' for attempts too, 18 '1' when the claim may exist
+--       15 mode (I, H), 16 client, 17 '1' for attempts too, 18 '1' when the claim may exist,
+--       19 room for bodies (bytes)
 -- Answers: status, now, examined, moved, instant to register; of each: see take.
 operation('claim', ALWAYS, {whole = true, version = true}, function()
   read_policy()

@@ -12,7 +12,7 @@ end
 -- List live messages by position.
 -- ARGV: 1 offset, 2 version, 3 marker (position or ''), 4 its id or '', 5 until (position or ''),
 --       6 its id or '', 7 limit, 8 client to leave out or '', 9 'c' and 'd': claimed, delayed too,
---       10 '1' for attempts too, 11 length of a group (1 byte) and group, or ''
+--       10 '1' for attempts too, 11 length of a group (1 byte) and group, or '', 12 room for bodies (bytes)
 -- Answers: 'ok', now, examined, position of the last entry examined or '', '1' at the end;
 -- of each what `show_all` gives.
 operation('list', ALWAYS, {whole = true, version = true}, function()
@@ -25,7 +25,7 @@ operation('list', ALWAYS, {whole = true, version = true}, function()
   end
   local after = resolve(ARGV[3], ARGV[4])
   local last = resolve(ARGV[5], ARGV[6])
-  local limit, group = tonumber(ARGV[7]), ARGV[11]
+  local limit, group, room = tonumber(ARGV[7]), ARGV[11], tonumber(ARGV[12])
   local low, high = after == '' and '-' or '(' .. group .. after, last == '' and '+' or '[' .. group .. last
   local sources = {ready}
   if life[N.returns] then
@@ -76,7 +76,7 @@ operation('list', ALWAYS, {whole = true, version = true}, function()
   local budget = 250
   local answer = {'ok', now, 0, '', ''}
   local shown, examined, bytes, found = 0, 0, 0, {positions = {}, records = {}, tracks = {}}
-  while shown < limit and examined < budget and bytes < STEP_BYTES do
+  while shown < limit and room > 0 and examined < budget and bytes < STEP_BYTES do
     local count = math.min(limit, budget - examined, 100)
     local positions = following(count)
     local records = gather(messages, positions)
@@ -91,12 +91,13 @@ operation('list', ALWAYS, {whole = true, version = true}, function()
           and is_wanted(position, track) then
         shown = shown + 1
         found.positions[shown], found.records[shown], found.tracks[shown] = position, record, track
-        if shown == limit then
+        room = room - size_of_body(record)
+        if shown == limit or room <= 0 then
           break
         end
       end
     end
-    if #positions < count and shown < limit then
+    if #positions < count and shown < limit and room > 0 then
       answer[5] = '1'
       break
     end
