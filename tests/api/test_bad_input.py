@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.api.conftest import Api
+from tests.waiting import rounds_beside
 from zaqar_lite.api import documents
 from zaqar_lite.api.request import Head, Refused, Request
 
@@ -177,6 +178,20 @@ async def test_others_have_turns_while_a_large_post_is_read() -> None:
     with pytest.raises(Refused) as refused:
         await posted(content[:-2] + b', {"body": 1, "ttl": "1"}]}')
     assert "(message 1600)" in str(refused.value.description)
+
+
+async def test_others_have_turns_while_numbers_are_looked_at() -> None:
+    content = b'{"messages": [{"body": [%b]}]}' % b",".join([b"1e100"] * 40_000)
+    rounds, bodies = await rounds_beside(posted(content))
+    assert (rounds > 80, len(bodies)) == (True, 1)
+
+
+@pytest.mark.parametrize("shift", range(20))
+async def test_finds_a_large_number_where_a_part_of_the_search_ends(shift: int) -> None:
+    before = b"1," * (documents._SEARCHED // 2 - 20) + b" " * shift
+    await posted(b'{"messages": [{"body": [%b1e308, 1]}]}' % before)
+    with pytest.raises(Refused):
+        await posted(b'{"messages": [{"body": [%b1e309, 1]}]}' % before)
 
 
 def depth_of(value: object) -> int:

@@ -39,6 +39,8 @@ _LARGE_POST = 32_768
 """Bytes: a larger post is read in turns with other large ones."""
 _BRACKETS = 10_000
 """Brackets whose nesting is found in one step: about 0.3 ms."""
+_SEARCHED = 8_192
+"""Bytes in which too large numbers are searched in one step: up to 0.4 ms."""
 _GROUP = b"group"
 ABSENT: Any = None
 """The default of a field in which a null is refused."""
@@ -143,7 +145,8 @@ async def read_messages(request: Request) -> Sequence[Draft]:
         raise _explain(_parse(body, MAX_BODY_DEPTH), exc) from exc
     if is_large:
         await next_turn()
-    _check_numbers(body)
+    for _ in _check_numbers(body):
+        await next_turn()
     if _may_be_deeper(body, MAX_BODY_DEPTH):
         await next_turn()
         for depth in _depths(body):
@@ -182,7 +185,8 @@ def _parse(body: bytes, deepest: int) -> Any:  # noqa: ANN401 - any JSON
         raise bad_body(_MALFORMED.format(exc)) from None
     if _may_be_deeper(body, deepest) and max(_depths(body)) > deepest:
         raise _too_deep(deepest)
-    _check_numbers(body)
+    for _ in _check_numbers(body):
+        pass
     return document
 
 
@@ -190,17 +194,21 @@ def _too_deep(deepest: int) -> Refused:
     return bad_body(_MALFORMED.format(f"it is nested deeper than {deepest}"))
 
 
-def _check_numbers(body: bytes) -> None:
+def _check_numbers(body: bytes) -> Iterator[None]:
     """Refuse a document that is known to be valid where one of its numbers is too large.
 
-    Two passes in C, whatever the document holds: a search by an expression took 29 ms of the
-    largest post, and looking at one byte of 19 takes 6 ms where many of those are digits.
+    Two passes in C tell most documents from others. A search by an expression takes 12 ms in the
+    largest post, so it is made in parts, between which others go on; a part ends with a comma.
     """
     digits = body.translate(_DIGITS)
-    if any(run in digits for run in _LONG_RUNS) and any(
-        map(_is_too_large, _LONG_NUMBER.findall(_without_strings(body)))
-    ):
-        raise bad_body(_MALFORMED.format("a number is outside 64 bits"))
+    if not any(run in digits for run in _LONG_RUNS):
+        return
+    text, end = _without_strings(body), 0
+    while end < len(text):
+        start, end = end, text.find(b",", end + _SEARCHED) + 1 or len(text)
+        if any(map(_is_too_large, _LONG_NUMBER.findall(text, start, end))):
+            raise bad_body(_MALFORMED.format("a number is outside 64 bits"))
+        yield
 
 
 def _is_too_large(number: bytes) -> bool:
