@@ -1,5 +1,6 @@
 """The rules of claims: create, read, renew, release, and settle single messages."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -165,7 +166,7 @@ class Claims:
         check_range("The number of messages", len(settlements), 1, most)
         names = [one.message_id for one in settlements]
         if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
+            twice = Counter(names).most_common(1)[0][0]
             raise Invalid(f"Message {twice!r} is named twice.")
         longest_ms = self.limits.max_claim_ttl * 1000
         ack, extend = Act.ACK, Act.EXTEND
