@@ -181,6 +181,7 @@ async def test_what_is_not_zaqar_is_told_apart(faulty: FaultyServer, kind: str) 
             await request
     error = from_response(Response(502, {}, PAGE))
     assert str(error) == "HTTP 502: Welcome to the hotel's wireless network (502)"
+    assert str(from_response(Response(502, {}, b"1 < 2"))) == "HTTP 502: 1 < 2 (502)"
     await client.close()
 
 

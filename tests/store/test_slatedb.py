@@ -1,6 +1,7 @@
 """The commands on SlateDB stores, which work on tables that are filled from the records."""
 
 import asyncio
+import os
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from zaqar_lite.cli import main
 from zaqar_lite.storage.opendata import create_engine
 from zaqar_lite.storage.opendata.engine import Batch
 from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
 
 Capture = pytest.CaptureFixture[str]
 
@@ -49,8 +51,28 @@ def test_an_import_waits_longer_than_a_server(
 ) -> None:
     """All of it is one batch, of which a time-out would not say whether it was stored."""
     assert store("export", sample, str(tmp_path / "file")) == 0
-    monkeypatch.setattr("zaqar_lite.storage.opendata.slatedb.SlateDbEngine.patience", 0.0)
+    waits: list[float] = []
+    real = SlateDbEngine.commit
+
+    async def commit(engine: SlateDbEngine, batch: Batch) -> None:
+        waits.append(engine.patience)
+        await real(engine, batch)
+
+    monkeypatch.setattr(SlateDbEngine, "commit", commit)
     assert store("import", uri, str(tmp_path / "file")) == 0
+    assert max(waits) >= 600
+
+
+def test_an_import_does_not_wait_for_a_file_that_cannot_be_read(
+    uri: str, sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    assert store("export", sample, str(tmp_path / "file")) == 0
+    assert store("import", uri, str(tmp_path / "file")) == 0
+    (table,) = (tmp_path / "records").rglob("compacted/*.sst")
+    os.truncate(table, 5)
+    monkeypatch.setattr(SlateDbEngine, "patience", 1.0)
+    assert store("import", uri, str(tmp_path / "file")) == 2
+    assert "The store can't be read: no answer in time." in capsys.readouterr().err
 
 
 def test_a_record_that_cannot_be_read_is_named(uri: str, tmp_path: Path, capsys: Capture) -> None:

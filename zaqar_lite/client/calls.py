@@ -325,7 +325,7 @@ def _explanation(response: Response) -> tuple[str, str | None, Mapping[str, Any]
         title, description = document["title"], document.get("description")
     except (ValueError, KeyError, TypeError, AttributeError):
         # Not the server's words: a proxy's page, or nothing at all. Quote what it shows first.
-        text = re.sub(r"<[^>]*>?", " ", response.body[:500].decode("utf-8", "replace"))
+        text = re.sub(r"<[A-Za-z/!][^>]*>?", " ", response.body[:500].decode("utf-8", "replace"))
         text = " ".join(text.split())[:200]
         return f"HTTP {response.status}", text or None, {}
     return str(title), None if description is None else str(description), document

@@ -22,7 +22,15 @@ from zaqar_lite.domain.errors import ConfigurationError, ZaqarLiteError
 from zaqar_lite.server.loading import load as load_settings
 from zaqar_lite.storage.sql.place import FILE_NAME, connect
 from zaqar_lite.store.checking import check, salvage
-from zaqar_lite.store.files import database_of, file_of, made_beside, place_of, snapshot, tables_of
+from zaqar_lite.store.files import (
+    database_of,
+    file_of,
+    made_beside,
+    place_of,
+    snapshot,
+    tables_of,
+    wait_for_import,
+)
 from zaqar_lite.store.transfer import export, load
 
 DEFAULT_STORE = "embedded:zaqar-lite-data"
@@ -134,6 +142,7 @@ def run_import(arguments: argparse.Namespace) -> None:
     async def work() -> tuple[int, int]:
         await database.open()
         try:
+            wait_for_import(database)
             return await load(database, file, settings)
         finally:
             await database.close()

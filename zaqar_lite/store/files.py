@@ -66,10 +66,14 @@ def is_slatedb(store: str) -> bool:
 def database_of(store: str) -> Database:
     """The tables to import into, not yet open: of SlateDB, or of a file."""
     if is_slatedb(store):
-        engine = create_engine(store)
-        engine.patience = _PATIENCE
-        return OpenDataDatabase(engine, Clock(), StoreOptions())
+        return OpenDataDatabase(create_engine(store), Clock(), StoreOptions())
     return Database(place_of(store), Clock(), StoreOptions())
+
+
+def wait_for_import(database: Database) -> None:
+    """Let commits take their time; not before the store is open, since reads have that time too."""
+    if isinstance(database, OpenDataDatabase):
+        database.engine.patience = _PATIENCE
 
 
 @contextmanager
