@@ -207,8 +207,7 @@ class Database:
         **kwargs: P.kwargs,
     ) -> T:
         """Run an operation that reads a queue; wait until what it saw is durable."""
-        result = await self.look(work, *args, **kwargs)
-        queue = self.queue(ref)
+        queue, result = await self.look(lambda db: (db.queue(ref), work(db, *args, **kwargs)))
         epoch = self._removed_epoch if queue is None else queue.epoch
         if epoch > self.synced:
             await self.visible(epoch)
