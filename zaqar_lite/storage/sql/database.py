@@ -421,8 +421,6 @@ class Database:
         if self._batch is not None and not self._is_late:
             return
         self.check_writable()
-        if self._batch is not None:
-            return
         try:
             self.execute("BEGIN IMMEDIATE")
         except apsw.Error as exc:
