@@ -29,8 +29,8 @@ T = TypeVar("T")
 _MALFORMED = "The request body could not be parsed: {}."
 _LONGEST = 20  # digits and sign of a number of 64 bits
 _DIGITS = bytes.maketrans(b"123456789E", b"000000000e")
-_LONG_RUNS = b"0" * 19, b"0e000", b"0e+000"
-"""What a number outside 64 bits holds, in terms of `_DIGITS`."""
+_LONG_RUN = b"0" * 19
+"""What an integer outside 64 bits holds by `_DIGITS`; a float has three digits behind its e."""
 _LONG_NUMBER = re.compile(rb"(?<![0-9.eE+-])-?(?:[0-9.]{19,}[0-9.eE+-]*|[0-9.]+[eE][+]?[0-9]{3,})")
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
@@ -147,7 +147,7 @@ async def read_messages(request: Request) -> Sequence[Draft]:
         await next_turn()
     for _ in _check_numbers(body):
         await next_turn()
-    if _may_be_deeper(body, MAX_BODY_DEPTH):
+    if len(body) > MAX_BODY_DEPTH and _may_be_deeper(body, MAX_BODY_DEPTH):
         await next_turn()
         for depth in _depths(body):
             if depth > MAX_BODY_DEPTH:
@@ -183,7 +183,7 @@ def _parse(body: bytes, deepest: int) -> Any:  # noqa: ANN401 - any JSON
         document = orjson.loads(body)
     except orjson.JSONDecodeError as exc:
         raise bad_body(_MALFORMED.format(exc)) from None
-    if _may_be_deeper(body, deepest) and max(_depths(body)) > deepest:
+    if len(body) > deepest and _may_be_deeper(body, deepest) and max(_depths(body)) > deepest:
         raise _too_deep(deepest)
     for _ in _check_numbers(body):
         pass
@@ -201,7 +201,7 @@ def _check_numbers(body: bytes) -> Iterator[None]:
     largest post, so it is made in parts, between which others go on; a part ends with a comma.
     """
     digits = body.translate(_DIGITS)
-    if not any(run in digits for run in _LONG_RUNS):
+    if not (_LONG_RUN in digits or b"0e000" in digits or b"0e+000" in digits):
         return
     text, end = _without_strings(body), 0
     while end < len(text):
@@ -229,7 +229,7 @@ def _without_strings(body: bytes) -> bytes:
 
 
 def _may_be_deeper(body: bytes, depth: int) -> bool:
-    return len(body) > depth and body.count(b"[") + body.count(b"{") > depth
+    return body.count(b"[") + body.count(b"{") > depth
 
 
 def _depths(body: bytes) -> Iterator[int]:

@@ -60,9 +60,9 @@ class PostValidation:
             _check_key("The Idempotency-Key header", batch_key)
         delayed = False
         longest = self._limits.max_message_ttl
-        slices = Slices()
+        slices = Slices() if count > STEP else None
         for index, draft in enumerate(drafts):
-            if index % STEP == 0:
+            if slices is not None and index % STEP == 0:
                 await slices.next_turn()
             if draft.ttl is not None and not MIN_MESSAGE_TTL <= draft.ttl <= longest:
                 self.check_times(f"Message {index}", draft.ttl, None)
@@ -88,10 +88,11 @@ class PostValidation:
                 an instant on a queue that does not keep messages until then.
         """
         default_ttl_ms, is_delayed = policy.default_ttl_ms, policy.is_delayed
-        slices = Slices()
+        slices = Slices() if len(drafts) > STEP else None
         new: list[NewMessage] = []
         for index, draft in enumerate(drafts):
-            await slices.next_turn()
+            if slices is not None:
+                await slices.next_turn()
             ttl_ms = default_ttl_ms if draft.ttl is None else draft.ttl * 1000
             delay_ms = 0
             if is_delayed:
@@ -105,7 +106,7 @@ class PostValidation:
             key = draft.idempotency_key
             own = None if key is None else identify(queue, key, (draft.body,))
             new.append(NewMessage(bytes(draft.body), ttl_ms, delay_ms, own, draft.headers))
-        if len(drafts) > STEP:
+        if slices is not None:
             await next_turn()
         return new
 

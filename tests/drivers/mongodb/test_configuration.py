@@ -69,7 +69,7 @@ async def test_reads_that_decide_go_to_the_primary_and_lists_where_the_uri_says(
     queue = QueueUnderTest(stores, QueueRef("project", "queue"))
     await queue.post("a")
     commands.clear()
-    await queue.page()
+    await queue.page(limit=20)
     (decides, shows) = [c for c in commands.take() if name_of(c) == "aggregate"]
     assert decides["readConcern"]["level"] == shows["readConcern"]["level"] == "majority"
     # A secondary waits until it has what the counter stands for; else a reader would pass it.

@@ -451,3 +451,4 @@ async def test_a_process_that_takes_the_lock_again_and_again_lets_others_have_it
     async with other.hold("queue"):
         assert asyncio.get_running_loop().time() - started < 6
     taking.cancel()
+    await asyncio.gather(taking, return_exceptions=True)  # it lets the lock go

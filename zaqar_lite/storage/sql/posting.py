@@ -215,14 +215,12 @@ def _post_at_once(db: Database, wanted: Post) -> Sequence[Posted] | None:
     now_us = db.clock.now_us()
     now = now_us // 1000
     found = db.queue_at(wanted.ref, wanted.version)
-    if (known := _known(db, found, wanted, now)) is not None:
+    if wanted.has_keys and (known := _known(db, found, wanted, now)) is not None:
         return known
     db.check_growth()
-    plan = Plan([], {}, {})
+    plan = Plan([] if wanted.has_keys else list(wanted.messages), {}, {})
     if wanted.has_keys:
         _plan(db, wanted.ref, plan, wanted.messages, 0, now)
-    else:
-        plan.new.extend(wanted.messages)
     _check_limits(db, found, wanted, plan, now)
     queue = db.make_queue(wanted.ref)
     ids = _store(db, queue, plan.new, wanted, now_us)
@@ -658,7 +656,7 @@ class _Rows:
             expiry_at = min(expiry_at, expires)
             length = len(one.body)
             size += length
-            body, holders = position, 1 + len(one.copies)
+            body, holders = position, 1 + len(one.copies) if one.copies else 1
             if later and index == count - 1:
                 holders += later
             if bodies is None:
@@ -682,7 +680,7 @@ class _Rows:
 
     def insert(self) -> None:
         """Insert all of them."""
-        if len(self._entries) == len(self._bodies) == 1:
+        if len(self._entries) == 1 and self._bodies:
             self._db.execute(_INSERT_BODY, self._bodies[0])
             self._db.execute(_INSERT_ENTRY, self._entries[0])
         else:
