@@ -94,6 +94,11 @@ async def test_metadata_may_be_as_deep_as_can_be_written_again(api: Api, depth: 
     assert ("nested" in shown.json()) is (depth <= 200)
 
 
+def test_a_text_of_brackets_is_no_document_and_has_no_depth() -> None:
+    with pytest.raises(Refused, match="an object or an array"):
+        documents.parse(b'"' + b"[" * 2_000 + b'"')
+
+
 @pytest.mark.parametrize("missing", [-10, -1, 1, 10])
 async def test_refuses_a_body_that_is_not_as_long_as_announced(api: Api, missing: int) -> None:
     """Also one that is whole JSON: its client went away before it had sent everything."""

@@ -183,7 +183,7 @@ def _parse(body: bytes, deepest: int) -> Any:  # noqa: ANN401 - any JSON
         document = orjson.loads(body)
     except orjson.JSONDecodeError as exc:
         raise bad_body(_MALFORMED.format(exc)) from None
-    if len(body) > deepest and _may_be_deeper(body, deepest) and max(_depths(body)) > deepest:
+    if _may_be_deeper(body, deepest) and max(_depths(body), default=0) > deepest:
         raise _too_deep(deepest)
     for _ in _check_numbers(body):
         pass
@@ -233,7 +233,7 @@ def _may_be_deeper(body: bytes, depth: int) -> bool:
 
 
 def _depths(body: bytes) -> Iterator[int]:
-    """The nesting of a document that is known to be valid: of one part of it after the other."""
+    """How deep each part of a valid document is at most; nothing where it has no brackets."""
     steps = array("b", _without_strings(body).translate(_STEPS, _NOT_BRACKETS))
     depth = 0
     for first in range(0, len(steps), _BRACKETS):

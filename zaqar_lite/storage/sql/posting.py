@@ -656,13 +656,13 @@ class _Rows:
             expiry_at = min(expiry_at, expires)
             length = len(one.body)
             size += length
-            body, holders = position, 1 + len(one.copies) if one.copies else 1
-            if later and index == count - 1:
-                holders += later
             if bodies is None:
+                body, holders = position, 1 + len(one.copies) if one.copies else 1
+                if later and index == count - 1:
+                    holders += later
                 self._bodies.append((position, holders, one.body))
             else:
-                body, holders = bodies[index], 2
+                body, holders = bodies[index], 2  # it is another message's: at least these two
             group = None if headers is None else group_of(headers)
             self._entries.append((
                 content, position, bytes.fromhex(ids[index]), DELAYED if due else READY,
