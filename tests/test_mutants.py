@@ -19,6 +19,7 @@ def page(items: "list[int] | None" = None, *, most=LIMIT):
     items.sort()
     if items is not None and not len(items) <= most + 1:
         return True
+    return not (items or most)
 '''.encode()
 LUA = b"""-- Not 5 < 6.
 local name = 'a < b'
@@ -53,11 +54,13 @@ def test_of_python_it_changes_what_runs_and_nothing_else() -> None:
         (8, "items.sort()", "pass"),
         (9, "is not", "is"),
         (9, "and", "or"),
-        (9, "not ", ""),
+        (9, "not", ""),
         (9, "<=", "<"),
         (9, "+", "-"),
         (9, "1", "2"),
         (10, "True", "False"),
+        (11, "not", ""),
+        (11, "or", "and"),
     ]
     for change in changes:
         ast.parse(change.planted(PYTHON))

@@ -123,7 +123,8 @@ def _in_python(path: str, source: bytes) -> Iterator[Change]:
             case ast.BinOp(op=ast.Add() | ast.Sub() | ast.Mult() | ast.FloorDiv()):
                 yield from between(node.left, node.right)
             case ast.UnaryOp(op=ast.Not()):
-                yield change(span(node)[0], span(node.operand)[0], "")
+                # The word alone: an operand in brackets begins behind its bracket.
+                yield change(span(node)[0], span(node)[0] + len("not"), "")
             case ast.Constant(value=bool() as truth):
                 yield change(*span(node), str(not truth))
             case ast.Constant(value=int() as number):

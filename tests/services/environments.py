@@ -192,10 +192,8 @@ SQS_OF_GO = GoProgram(
     is_rare=True,
     sources=Path(__file__).parents[1] / "sqs" / "clients" / "side" / "go",
 )
-ELASTICMQ = Jars("elasticmq-server_2.13", "1.7.1", group="org.elasticmq", is_rare=True)
-"""Another server of SQS's protocol, beside which ours is measured."""
 
 ENVIRONMENTS = (
     *(SWIFT, SECANTUSDB, MOTO, KEYSTONE, ZAQAR, HADOOP, OPENAPI_GENERATOR),
-    *(CELERY, AIOBOTO3, SQS_OF_NODE, SQS_OF_JAVA, SQS_OF_GO, ELASTICMQ),
+    *(CELERY, AIOBOTO3, SQS_OF_NODE, SQS_OF_JAVA, SQS_OF_GO),
 )
