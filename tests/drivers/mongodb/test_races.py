@@ -11,13 +11,15 @@ from pymongo.errors import AutoReconnect
 
 from tests.contract.pausing import pause_after, pause_before
 from tests.contract.stores import Stores
-from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, ids, new, texts
+from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, ack, extend, ids, new, texts
+from tests.drivers.mongodb.commands import Commands
 from tests.drivers.mongodb.conftest import OpenStores
 from tests.drivers.mongodb.deaths import dies, driver
 from tests.drivers.mongodb.inspection import database_of
 from tests.services import MongoServer
 from zaqar_lite.domain.errors import KeyReused, LimitReached, NotFound, QueueChanged, Unavailable
-from zaqar_lite.domain.models import DelayMode
+from zaqar_lite.domain.models import DelayMode, QueueRecord
+from zaqar_lite.domain.settlements import Outcome
 from zaqar_lite.storage.mongodb import changing, claiming, sweeping, transactions
 from zaqar_lite.storage.mongodb.claiming import Claiming
 from zaqar_lite.storage.mongodb.transitions import POP_TIME_MS
@@ -174,6 +176,60 @@ async def test_a_claim_that_is_slow_to_take_gets_only_what_is_free(
     assert texts(fast.messages) == ["a", "b", "c"]
     assert texts(held.messages) == ["d", "e", "f"]
     assert [message.claim_count for message in held.messages] == [1, 1, 1]
+
+
+async def changed(queue: QueueUnderTest, version: int) -> QueueRecord:
+    """Change the queue's record."""
+    return await queue.stores.management.update_queue(QueueRecord(queue.ref, {"k": 1}, version))
+
+
+@pytest.mark.parametrize("pops", [False, True])
+async def test_a_claim_whose_queue_changes_halfway_is_answered_with_what_it_holds(
+    queue: QueueUnderTest, second: QueueUnderTest, pops: bool
+) -> None:
+    """Repeated under the new record, it would leave the first messages held by nobody."""
+    record, _ = await queue.stores.management.create_queue(queue.ref, {}, max_queues=5)
+    await queue.post(*"abc")
+    take = queue.pop if pops else queue.claim
+    with pause_after(driver(queue)._queues, "find_with_state") as pause:
+        slow = asyncio.create_task(take(2, version=record.version))
+        await pause.reached()
+        await second.claim(1)
+        await changed(second, record.version)
+        pause.go()
+        taken = await slow
+    assert (texts(taken.messages), taken.more) == (["b"], True)
+    assert texts((await second.claim()).messages) == ["c"]
+
+
+async def test_a_settlement_whose_queue_changes_halfway_is_told_as_done(
+    queue: QueueUnderTest, second: QueueUnderTest
+) -> None:
+    """Repeated under the new record, what it has acknowledged would not be found."""
+    record, _ = await queue.stores.management.create_queue(queue.ref, {}, max_queues=5)
+    a, b = await queue.post(*"ab")
+    claim_id = await queue.claim_id()
+    with pause_before(driver(queue)._connection.messages, "bulk_write") as pause:
+        slow = asyncio.create_task(queue.settle(claim_id, ack(a), ack(b), version=record.version))
+        await pause.reached()
+        await second.settle(claim_id, extend(b, HOUR))
+        await changed(second, record.version)
+        pause.go()
+        settled = await slow
+    assert list(settled.outcomes) == [Outcome.DONE] * 2
+    assert await queue.bodies() == []
+
+
+async def test_what_is_due_in_a_moment_does_not_make_a_claim_search_again(
+    queue: QueueUnderTest, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step reads what is due by a late estimate of the server's time."""
+    monkeypatch.setattr(claiming, "_MARGIN_MS", 2 * MINUTE)
+    monkeypatch.setattr(claiming, "_MOST_DUE", 3)
+    await queue.post(*"abc", delay=MINUTE)
+    commands.clear()
+    assert not (await queue.claim(mode=DelayMode.HONOUR)).more
+    assert len(commands.take()) == 1
 
 
 async def test_what_is_being_popped_is_in_no_queue(

@@ -217,7 +217,8 @@ class Changing(Listing):
         """Let `decide` change the documents that match, and store those that it has changed.
 
         Where one of them moves to another queue, all are stored in one transaction, or none. Where
-        the answers are such that the call `refuses`, nothing is stored.
+        the answers are such that the call `refuses`, nothing is stored. What may be stored in part
+        is finished with the policy that it began with, whatever the record's version is by then.
         """
         mark, budget = new_claim_id(), RetryBudget()
         answers: dict[str, T] = {}
@@ -250,12 +251,14 @@ class Changing(Listing):
                 return Changed(answers, changed, lost)
             doomed |= {each.seen["_id"] for each in changes if each.document["s"] == states.GONE}
             try:
-                if await self._save(changes) == len(changes):
+                stored = await self._save(changes)
+                if stored == len(changes):
                     changed += [change.document for change in changes]
                     return Changed(answers, changed, lost)
+                version = None if stored else version
             except PyMongoError as exc:
                 await budget.pause(exc)
-                lost = exc
+                lost, version = exc, None
         text = f"Others change the same messages of the queue {queue.name!r} again and again."
         raise Unavailable(text)
 
@@ -292,12 +295,10 @@ class Changing(Listing):
 
         Where some move to another queue (all to one), all are stored in one transaction, or none.
         """
+        if not changes:
+            return 0
         letters = [change for change in changes if change.target != change.key]
-        count = 0
-        if letters:
-            count = await self._move(changes, letters)
-        elif changes:
-            count = await self._write(changes)
+        count = await (self._move(changes, letters) if letters else self._write(changes))
         if count:
             self._announce(changes)
         return count

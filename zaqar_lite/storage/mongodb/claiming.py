@@ -15,14 +15,13 @@ from collections.abc import Sequence
 import pymongo
 from bson import Int64
 from bson.datetime_ms import DatetimeMS
-from pymongo.errors import PyMongoError
+from pymongo.errors import AutoReconnect, PyMongoError
 
 from zaqar_lite.domain.attempts import MAX_CLAIMS
-from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.errors import QueueChanged, Unavailable
 from zaqar_lite.domain.ids import new_claim_id
 from zaqar_lite.domain.limits import MAX_PAGE_BYTES, fitting
 from zaqar_lite.domain.models import Claimed, ClaimRequest, DelayMode, QueueRef
-from zaqar_lite.domain.refusals import no_failed_list
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.mongodb import states
 from zaqar_lite.storage.mongodb.changing import Change, Changing
@@ -76,17 +75,14 @@ class Claiming(Changing):
         return search.answer()
 
     async def _take(self, search: "_Search") -> None:
-        letter = search.request.retries.dead_letter
-        if letter is not None and letter.target is None:
-            raise no_failed_list("MongoDB")
         while not search.is_over:
             try:
                 await self._take_step(search)
-            except PyMongoError:
+            except (PyMongoError, QueueChanged):
                 if not search.taken:
                     raise
                 search.has_more = True
-                return  # answer what is held, even though the rest failed
+                return  # answer what is held, even though the rest failed or has another policy
 
     async def _take_step(self, search: "_Search") -> None:
         """Take, make ready, delete or move the next candidates, and read what is held then.
@@ -105,16 +101,14 @@ class Claiming(Changing):
             search.has_more = False
             return
         self._ahead_ms = state.now - self._connection.local_ms
+        found = [one for one in found if one["s"] == states.READY or one["w"] <= state.date]
         wanted, others, letters = search.decide(found, state)
-        changes, tries = wanted + others, 0
-
-        async def store() -> int:
-            nonlocal tries
-            tries += 1
-            return await self._save(changes)
-
-        stored = await repeated(store)
-        if wanted and (stored or tries > 1):
+        changes = wanted + others
+        try:
+            stored = await self._save(changes)
+        except AutoReconnect:  # it may have been carried out
+            stored = await self._save_again(changes) or 1
+        if wanted and stored:
             await self._read_held(search)
         lost = stored < len(changes)
         moved = await self._save_again(letters)
@@ -239,8 +233,6 @@ class _Search:
         others: list[Change] = []
         once = {one["_id"]: one for one in found if one["k"] > state.birth}
         for seen in sorted(once.values(), key=lambda document: document["k"]):
-            if seen["s"] != states.READY and seen["w"] > state.date:
-                continue  # it is not due yet
             change = Change(state.key, seen, document := dict(seen))
             if document["e"] <= state.date:
                 document["s"] = states.GONE

@@ -73,19 +73,16 @@ class Listing(Connected[Connection], MessageStore):
         self, queue: QueueRef, version: int | None, session: Session, filtered_after: int | None
     ) -> tuple[QueueState | None, int | None]:
         """The queue's state and, in one command with it, how far a filtered step may read."""
-        collection, pipeline, hint = (
-            self._connection.counters,
-            self._queues.pipeline(key_of(queue)),
-            BY_ID,
-        )
-        if filtered_after is not None:
-            state = {"$unionWith": {"coll": collection.name, "pipeline": pipeline}}
-            collection, hint = self._connection.counted, "position"
-            pipeline = [*_bound(key_of(queue), filtered_after), state]
-        found = await read_all(collection, pipeline, hint=hint, session=session)
-        bounds = [document["bound"] for document in found if "bound" in document]
-        states = [document for document in found if "bound" not in document]
-        return self._queues.checked(states, queue, version), bounds[0] if bounds else None
+        key, counters = key_of(queue), self._connection.counters
+        pipeline = self._queues.pipeline(key)
+        if filtered_after is None:
+            found = await read_all(counters, pipeline, hint=BY_ID, session=session)
+        else:
+            union = {"$unionWith": {"coll": counters.name, "pipeline": pipeline}}
+            counted, stages = self._connection.counted, [*_bound(key, filtered_after), union]
+            found = await read_all(counted, stages, hint="position", session=session)
+        bound = found.pop(0)["bound"] if found and "bound" in found[0] else None
+        return self._queues.checked(found, queue, version), bound
 
     async def _first_page(self, query: "PageQuery", low: int, high: int, bound: int | None) -> Page:
         """Find the first page between two positions that has a message; an empty one at the end.

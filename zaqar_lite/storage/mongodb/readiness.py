@@ -33,14 +33,10 @@ class Readiness:
         self._watchers = Watchers[QueueRef]()
         self._last: dict[QueueRef, int] = {}
         """The position of each queue's last ready message, where it has one."""
-        self._announced: set[QueueRef] = set()
-        """The queues that this process announced since the last look."""
         self._looking: asyncio.Task[None] | None = None
 
     def announce(self, queue: QueueRef, count: int) -> None:
         """Announce that `count` messages became ready; 0 says that something may be due earlier."""
-        if count and queue in self._watchers:
-            self._announced.add(queue)
         self._watchers.tell(queue, count)
 
     async def watch(self, queue: QueueRef, listener: Listener) -> Callable[[], None]:
@@ -76,30 +72,20 @@ class Readiness:
 
     async def look_again(self) -> None:
         """Look at all watched queues once, and announce what became ready since the last look."""
-        queues, announced = list(self._watchers), set(self._announced)
+        queues = list(self._watchers)
         for first in range(0, len(queues), _QUEUES_A_LOOK):
             some = queues[first : first + _QUEUES_A_LOOK]
             with suppress(PyMongoError):  # the next look announces it
-                self._compare(some, await self._look(some), announced)
-        self._announced -= announced
+                self._compare(some, await self._look(some))
 
-    def _compare(
-        self,
-        queues: Collection[QueueRef],
-        found: dict[QueueRef, int],
-        announced: Collection[QueueRef],
-    ) -> None:
-        """Announce the queues that changed since the last look, unless that was done already."""
+    def _compare(self, queues: Collection[QueueRef], found: dict[QueueRef, int]) -> None:
+        """Announce the queues that changed since the last look, whoever announced it before."""
         for queue in queues:
-            if queue in self._announced and queue not in announced:
-                continue  # it was announced during this look: the next look compares it
-            last = found.get(queue)
-            if queue in self._watchers and last != self._last.get(queue):
-                self._last.pop(queue, None)
-                if last is not None:
-                    self._last[queue] = last
-                    if queue not in announced:
-                        self._watchers.tell(queue, 1)
+            before, last = self._last.pop(queue, None), found.get(queue)
+            if queue in self._watchers and last is not None:
+                self._last[queue] = last
+                if last != before:
+                    self._watchers.tell(queue, 1)
 
     async def _look(self, queues: Collection[QueueRef]) -> dict[QueueRef, int]:
         """The position of the last ready message of each queue that has one."""
