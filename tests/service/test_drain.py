@@ -291,6 +291,20 @@ async def test_keyed_posts_are_known_across_the_move(pools: Pools) -> None:
     assert await pools.placements.holds("old") is None
 
 
+async def test_a_queue_moves_on_when_the_pool_before_has_forgotten_its_keys(pools: Pools) -> None:
+    first = await pools.post_keyed("1")
+    async with draining(pools):
+        await until_place(pools, Place("new", keys_in="old"))
+        await pools.registry.put_pool(Pool("newer", "memory://newer", 1))
+        await pools.registry.put_pool(Pool("new", "memory://new", 0))
+        await pools.drains.begin("new")
+        drain = await until(lambda: pools.drains.get("new"), lambda drain: drain.problem)
+        assert "forgets" in (drain.problem or "")
+        assert await pools.post_keyed("1") == [(first[0][0], True)]
+        pools.clock.advance(OPTIONS.idempotency_window_ms)
+        await until_place(pools, Place("newer"))
+
+
 async def test_a_deleted_queue_forgets_the_keys_that_it_left_behind(pools: Pools) -> None:
     ((first, _),) = await pools.post_keyed("1")
     async with draining(pools):
@@ -478,6 +492,24 @@ async def test_a_pools_store_is_closed_when_it_becomes_another_one_or_the_server
         assert len(closed) == number
     await connections.close()
     assert (made, len(closed)) == (uris, 2)
+
+
+async def test_who_waits_for_a_pool_that_becomes_another_one_may_try_again(pools: Pools) -> None:
+    opening = asyncio.Event()
+
+    class Silent(SqlMessageStore):
+        async def open(self) -> None:
+            opening.set()
+            await asyncio.Event().wait()
+
+    silent, answers = (kind(Database(InRam(), pools.clock, OPTIONS)) for kind in (Silent, Failing))
+    connections = OpenConnections(lambda pool: silent if pool.uri == "memory://1" else answers)
+    waiting = asyncio.create_task(connections.store(Pool("p", "memory://1", 1)))
+    await opening.wait()
+    assert await connections.store(Pool("p", "memory://2", 1)) is answers
+    with pytest.raises(Unavailable, match="another one"):
+        await waiting
+    await connections.close()
 
 
 async def test_a_sweep_comes_to_pools_that_nobody_has_needed_since_the_start(

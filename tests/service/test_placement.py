@@ -4,10 +4,10 @@ import pytest
 
 from tests.waiting import rounds_beside
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import ConfigurationError, Invalid
+from zaqar_lite.domain.errors import ConfigurationError, Invalid, Unavailable
 from zaqar_lite.domain.models import Capability, QueueRef, Record, StoreOptions
 from zaqar_lite.service.pooling import placement as module
-from zaqar_lite.service.pooling.placement import HOME, LEFT_MS, PLACE, Place, Placements
+from zaqar_lite.service.pooling.placement import HOME, LEFT_MS, MOVED_MS, PLACE, Place, Placements
 from zaqar_lite.service.pooling.pools import Pool, PoolRegistry, StoreKind
 from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.sql import create
@@ -121,14 +121,52 @@ async def test_a_pool_that_can_not_be_made_can_do_nothing_and_hinders_nothing() 
     assert await registry.missing("lacks", {"_priority": "1"}) is None
 
 
-async def test_a_queue_in_no_pool_is_looked_up_once() -> None:
-    clock = Clock()
+async def test_a_queue_that_is_older_than_pools_is_looked_up_once() -> None:
+    clock, queue = Clock(), QueueRef("p", "q")
     management = Counting(Database(InRam(), clock, StoreOptions()))
     placements = Placements(
         management, PoolRegistry(management, lambda _: StoreKind("memory")), clock
     )
-    assert [await placements.place(QueueRef("p", "q")) for _ in range(3)] == [HOME] * 3
+    await management.create_queue(queue, {}, max_queues=1)
+    assert [await placements.place(queue) for _ in range(3)] == [HOME] * 3
     assert management.read == 1
+
+
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["never", "deleted"])
+async def test_what_others_make_is_found_in_its_pool_at_once(is_deleted: bool) -> None:
+    """Also by a process that has just looked for a queue that was not there."""
+    clock, queue = Clock(), QueueRef("p", "q")
+    management, placements = catalogue(clock)
+    other = Placements(management, placements._registry, clock)
+    await placements._registry.put_pool(Pool("a", "memory://a", 1))
+    if is_deleted:
+        await placements.decide(queue, {})
+        await placements.leave(queue)
+        clock.advance(LEFT_MS)
+    assert (await other.place(queue)).pool == ("a" if is_deleted else None)
+    await placements.tidy()
+    await placements._registry.put_pool(Pool("a", "memory://a", 0))
+    await placements._registry.put_pool(Pool("b", "memory://b", 1))
+    await placements.decide(queue, {})
+    assert (await other.place(queue)).pool == "b"
+
+
+@pytest.mark.parametrize("pool", [None, "a"])
+async def test_a_queue_is_made_again_elsewhere_when_nobody_goes_by_its_old_place(
+    pool: str | None,
+) -> None:
+    clock, queue = Clock(), QueueRef("p", "q")
+    _, placements = catalogue(clock)
+    if pool is not None:
+        await placements.write(queue, Place(pool))
+    await placements._registry.put_pool(Pool("b", "memory://b", 1))
+    await placements.leave(queue)
+    for act in (placements.decide(queue, {}), placements.join(queue, Place("b"))):
+        with pytest.raises(Unavailable, match="a moment ago") as raised:
+            await act
+        assert raised.value.retry_after
+    clock.advance(MOVED_MS)
+    assert (await placements.decide(queue, {})).pool == "b"
 
 
 @pytest.mark.parametrize("held", [False, True])

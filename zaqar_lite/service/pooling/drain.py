@@ -60,6 +60,7 @@ _MOST_SOURCES = 1_000
 _ROUNDS_REST = 5
 """How many times as long as a look at the whole catalogue the worker rests after it."""
 _KEYS = "Messages have moved, and idempotency keys are left: they are asked for until they end."
+_KEYS_BEFORE = "Queues came here a moment ago: they move when the pool before forgets their keys."
 _HELD = "Messages of frozen queues are held by claims: they move when these end, or in a minute."
 
 
@@ -199,13 +200,7 @@ class DrainWorker(BackgroundWorker):
         self._rest = (time.monotonic() - begun) * _ROUNDS_REST
         for group in frozen.values():
             await self._move(work, group)
-        count = sum(map(len, frozen.values()))
-        # Those of the server itself move with their queues, or last.
-        for queue in sorted(waiting, key=is_internal):
-            if count >= _MOST_FROZEN:
-                break
-            if not (await self._placements.entry(queue)).place.group:
-                count += await self._freeze(await self._group_of(queue, drain.pool), drain.pool)
+        await self._freeze_some(work, waiting, sum(map(len, frozen.values())))
         if not drain.queues and await self._is_empty(drain.pool):
             drain.state, drain.ended_at = "completed", self._clock.now_ms()
             logger.info("the pool %r is empty: %d messages were moved", drain.pool, drain.moved)
@@ -219,6 +214,23 @@ class DrainWorker(BackgroundWorker):
         return await self._placements.carried_from(pool) is None
 
     # -- groups --
+
+    async def _freeze_some(
+        self, work: Held[Drain], waiting: Sequence[QueueRef], count: int
+    ) -> None:
+        """Freeze queues with their groups, where `count` are frozen already."""
+        drain = work.value
+        # Those of the server itself move with their queues, or last.
+        for queue in sorted(waiting, key=is_internal):
+            if count >= _MOST_FROZEN:
+                break
+            if (await self._placements.entry(queue)).place.group:
+                continue
+            group = await self._group_of(queue, drain.pool)
+            if any(entry.place.keys_in for entry in group.values()):
+                drain.problem = _KEYS_BEFORE  # a place names one pool that remembers keys
+            else:
+                count += await self._freeze(group, drain.pool)
 
     async def _group_of(self, queue: QueueRef, pool: str) -> dict[QueueRef, Entry]:
         """The queues of a pool that must move together with one of them, itself included."""
@@ -249,8 +261,7 @@ class DrainWorker(BackgroundWorker):
             name, target = secrets.token_hex(8), await self._target(group, pool)
         for queue, entry in group.items():
             if not entry.place.group:
-                now = self._clock.now_ms()
-                place = Place(pool, to=target, group=name, since=now, keys_in=entry.place.keys_in)
+                place = Place(pool, to=target, group=name, since=self._clock.now_ms())
                 await self._placements.write(queue, place, entry.version)
         return len(group)
 

@@ -1,9 +1,10 @@
 """The catalogue: in which pool each queue lies, decided once, before the queue's record is made.
 
 A queue without an entry lies in the server's own store: it is older than pooling, or nobody has
-made it yet. What a process has read of an entry it goes by for FRESH seconds, so an entry that ends
-with its queue is kept for LEFT_MS, marked: whoever makes the queue again within that time finds it
-in the same place, and nobody who still goes by the entry posts to where no one looks.
+made it yet. What a process has read of a queue's place it goes by for FRESH seconds. So that nobody
+posts to where no one looks, the place of a queue that is not made yet, or was deleted, is read each
+time. An entry that ends with its queue is kept for LEFT_MS, marked: whoever makes the queue again
+within that time finds it in the same place, and may choose another one only after MOVED_MS.
 """
 
 import logging
@@ -21,6 +22,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid, NotFound, RecordChanged, Unavailable
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.caching import Cache
+from zaqar_lite.service.delivery.outbox import is_internal
 from zaqar_lite.service.pooling.pools import FRESH, Pool, PoolRegistry
 from zaqar_lite.service.records import Kind, all_queues, all_records, retried
 from zaqar_lite.storage.management import ManagementStore
@@ -31,6 +33,8 @@ CARRY = "pool-carry"
 """Records of redriven messages that wait in a pool for their target in another: `target@pool`."""
 FLAVOR = "_flavor"
 LEFT_MS = 60_000
+MOVED_MS = 5_000
+"""How long after its end a queue is not made in another place: FRESH, and what clocks differ by."""
 _MAX_CACHED = 10_000
 _PAGE = 1_000
 _READ_AT_ONCE = 100
@@ -84,15 +88,26 @@ class Placements:
         found = self._cache.get(queue)
         if found is not None and time.monotonic() - found[0] < FRESH:
             return found[1]
-        return (await self.entry(queue)).place
+        # Its entry is older than its record, so none that is read behind the record is none at all.
+        is_made = is_internal(queue) or await self._has_record(queue)
+        begun = time.monotonic()
+        entry = await self.entry(queue)
+        if is_made:
+            self._remember(queue, begun, entry.place)
+        return entry.place
 
     async def entry(self, queue: QueueRef) -> Entry:
         """Where a queue lies now."""
         begun = time.monotonic()
         place, version = await self._kind.read(*queue)
-        entry = Entry(place or HOME, version)
-        self._cache[queue] = begun, entry.place
-        return entry
+        if place is not None:
+            self._remember(queue, begun, place)
+        return Entry(place or HOME, version)
+
+    def _remember(self, queue: QueueRef, begun: float, place: Place) -> None:
+        """Go by a place that was read or written from `begun` on, unless its queue was deleted."""
+        if not place.left:
+            self._cache[queue] = begun, place
 
     @retried("The pool of {1.name!r}")
     async def decide(self, queue: QueueRef, metadata: Mapping[str, Any]) -> Place:
@@ -117,8 +132,7 @@ class Placements:
         else:
             await self._check(queue, metadata, place, flavor)
         if is_new:
-            place = Place(place.pool)
-            await self.write(queue, place, entry.version)
+            place = await self._begin(queue, place, entry)
             if place.pool is not None and place.pool not in await self._registry.pools():
                 await self._mark(queue, place)
                 raise RecordChanged("The pool was deleted meanwhile.")
@@ -158,7 +172,23 @@ class Placements:
         entry = await self.entry(queue)
         if (place == HOME and not entry.version) or await self._is_placed(queue, entry):
             return
-        await self.write(queue, place, entry.version)
+        await self._begin(queue, place, entry)
+
+    async def _begin(self, queue: QueueRef, place: Place, before: Entry) -> Place:
+        """Let a queue that is about to be made lie in a pool, `before` which it had an entry.
+
+        Raises:
+            Unavailable: it was deleted a moment ago, and others may still look where it lay.
+        """
+        left = before.place.left
+        if left and place.pool != before.place.pool and self._clock.now_ms() - left < MOVED_MS:
+            raise Unavailable(
+                f"The queue {queue.name!r} was deleted a moment ago, and lay in another pool.",
+                retry_after=MOVED_MS // 1000,
+            )
+        place = Place(place.pool)
+        await self.write(queue, place, before.version)
+        return place
 
     async def write(self, queue: QueueRef, place: Place, expected: int | None = None) -> None:
         """Let a queue lie in a place, whatever would be chosen, where its entry is as `expected`.
@@ -169,12 +199,12 @@ class Placements:
         begun = time.monotonic()
         self._cache.pop(queue, None)
         await self._kind.put(*queue, place, expected)
-        self._cache[queue] = begun, place
+        self._remember(queue, begun, place)
 
     async def leave(self, queue: QueueRef) -> None:
         """Mark the entry of a queue whose record is about to be deleted."""
         entry = await self.entry(queue)
-        if entry.version and not entry.place.left:
+        if not entry.place.left:
             await self._mark(queue, entry.place)
 
     async def tidy(self) -> None:

@@ -81,7 +81,11 @@ class OpenConnections:
         known, opening = self._opening.get(pool.name, (None, None))
         if known is pool and opening is not None and _has_opened(opening):
             return opening.result()
-        return await asyncio.shield(await self.begin(pool))
+        opening = await self.begin(pool)
+        await asyncio.wait((opening,))
+        if opening.cancelled():
+            raise Unavailable(f"The pool {pool.name!r} has just become another one.")
+        return opening.result()
 
     async def begin(self, pool: Pool) -> "asyncio.Task[MessageStore]":
         """Begin to open a pool's store, unless it is open or failed to open a moment ago."""
