@@ -62,6 +62,17 @@ def test_two_underscores_lead_into_a_mapping() -> None:
     }
 
 
+def test_a_variable_sets_one_entry_of_a_mapping_of_the_file(tmp_path: Path) -> None:
+    config = tmp_path / "zaqar.toml"
+    config.write_text("[store_options]\na = 1\nb = 2\n")
+    given = {"ZAQAR_LITE_STORE_OPTIONS__B": "3", "ZAQAR_LITE_COORDINATION_URL": "file:///x"}
+    assert load(environment=given, config=config).store_options == {
+        "a": 1,
+        "b": 3,
+        "coordination_url": "file:///x",
+    }
+
+
 def test_a_limit_that_is_a_setting_has_the_same_default() -> None:
     settings, limits = load(environment={}), Limits()
     assert settings.limits() == limits
@@ -102,6 +113,14 @@ def test_a_setting_of_earlier_releases_is_passed_over_with_a_warning(
         ),
         ({"ZAQAR_LITE_SIGNED_URL_SECRET_KEY": "k" * 31}, ["signed_url_secret_key", "31", "32"]),
         ({"ZAQAR_LITE_CONFIG": "/does/not/exist"}, ["/does/not/exist"]),
+        (
+            {"ZAQAR_LITE_STORE_OPTIONS": "x", "ZAQAR_LITE_STORE_OPTIONS__Y": "1"},
+            ["store_options", "dictionary"],
+        ),
+        (
+            {"ZAQAR_LITE_STORE_OPTIONS": "x", "ZAQAR_LITE_COORDINATION_URL": "y"},
+            ["store_options", "dictionary"],
+        ),
     ],
 )
 def test_says_what_is_wrong(environment: dict[str, str], words: list[str]) -> None:
@@ -157,10 +176,10 @@ def test_suggests_only_a_setting_of_a_similar_name() -> None:
     assert "did you mean" not in str(caught.value)
 
 
-@pytest.mark.parametrize("content", ["port = ", "prot = 1", "[store]\nx = 1"])
-def test_says_what_is_wrong_in_a_file(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize("content", [b"port = ", b"prot = 1", b"[store]\nx = 1", b"# \xe4"])
+def test_says_what_is_wrong_in_a_file(tmp_path: Path, content: bytes) -> None:
     config = tmp_path / "zaqar.toml"
-    config.write_text(content)
+    config.write_bytes(content)
     with pytest.raises(ConfigurationError):
         load(environment={}, config=config)
 

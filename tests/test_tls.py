@@ -115,7 +115,7 @@ def test_a_client_with_the_authority_works_and_others_do_not(tmp_path: Path) -> 
 
 def test_nothing_below_tls_1_2_is_spoken(tmp_path: Path) -> None:
     cert, key = make_certificate(tmp_path, "first")
-    context = Certificate.load(cert, key, None).context
+    context = Certificate(cert, key, None).context
     assert context.minimum_version is ssl.TLSVersion.TLSv1_2
 
 
@@ -139,18 +139,29 @@ def test_a_renewed_certificate_is_shown_and_a_broken_one_is_not(tmp_path: Path) 
 def test_clients_must_have_a_certificate_where_an_authority_is_named(tmp_path: Path) -> None:
     cert, key = make_certificate(tmp_path, "first")
     mine, my_key = make_certificate(tmp_path, "client")
-    server = over_tls(cert, key, "--tls-client-ca", str(mine))
+    other, other_key = make_certificate(tmp_path, "other client")
+    authority = tmp_path / "authority"
+    authority.write_bytes(mine.read_bytes())
+    server = over_tls(cert, key, "--tls-client-ca", str(authority))
     with started(server):
         url = server.url.replace("http://", "https://")
-        context = ssl.create_default_context(cafile=cert)
-        with (
-            Client(url, ssl_context=context, retries=ONCE) as client,
-            pytest.raises(Unreachable),
-        ):
-            client.ping()
-        context.load_cert_chain(mine, my_key)
-        with Client(url, ssl_context=context) as client:
-            client.ping()
+
+        def ping(shown: tuple[Path, Path] | None) -> None:
+            context = ssl.create_default_context(cafile=cert)
+            if shown is not None:
+                context.load_cert_chain(*shown)
+            with Client(url, ssl_context=context, retries=ONCE) as client:
+                client.ping()
+
+        for stranger in (None, (other, other_key)):
+            with pytest.raises(Unreachable):
+                ping(stranger)
+        ping((mine, my_key))
+        authority.write_bytes(other.read_bytes())  # another one from now on
+        server.wait_for(lambda: "was read again" in server.log())
+        ping((other, other_key))
+        with pytest.raises(Unreachable):
+            ping((mine, my_key))
 
 
 class Strict(ssl.SSLContext):
@@ -180,8 +191,10 @@ def test_a_websocket_is_closed_over_tls_as_in_clear(tmp_path: Path) -> None:
 def test_files_that_can_not_be_used_are_one_line(tmp_path: Path) -> None:
     cert, key = make_certificate(tmp_path, "first")
     _, other = make_certificate(tmp_path, "second")
-    missing = tmp_path / "missing"
-    for words in ((missing, key), (cert, other), (key, key)):
+    missing, sealed = tmp_path / "missing", tmp_path / "sealed"
+    seal = ("openssl", "ec", "-in", str(key), "-out", str(sealed), "-aes256", "-passout", "pass:x")
+    subprocess.run(seal, check=True, capture_output=True)
+    for words in ((missing, key), (cert, other), (key, key), (cert, sealed)):
         done = serve_in_vain("--store", "memory://", "--tls-cert", words[0], "--tls-key", words[1])
         assert done.returncode == 1
         (line,) = done.stderr.splitlines()

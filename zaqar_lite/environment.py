@@ -43,10 +43,10 @@ def nested(values: Iterable[tuple[str, str]]) -> "dict[str, Any]":
     found: dict[str, Any] = {}
     for name, text in values:
         outer, _, inner = name.lower().partition("__")
-        if inner:
-            found.setdefault(outer, {})[inner] = _scalar(text)
-        else:
+        if not inner:
             found[outer] = text
+        elif isinstance(mapping := found.setdefault(outer, {}), dict):  # else it is a text already
+            mapping[inner] = _scalar(text)
     return found
 
 

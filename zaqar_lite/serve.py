@@ -227,7 +227,7 @@ async def _show_life(interval: float) -> None:
 def _certificate(settings: Settings) -> Certificate | None:
     if settings.tls_cert is None or settings.tls_key is None:
         return None
-    return Certificate.load(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
+    return Certificate(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
 
 
 def _config(

@@ -42,6 +42,7 @@ TEXTS = (
         ":",
     ),
     *("String", "Number", "Binary", "String.", "=", "AAAA", "{}", "[", "null", "~", "a\ud7ff"),
+    *("\ue000", "a\x00", ".", "..", "q."),
     *("arn:aws:sqs:r:demo:jobs", "arn:aws:sqs:r::", "http://x/demo/jobs", "http://[", "jobs"),
     *("http://x/%00/jobs", "http://x/~deliveries/jobs", "jobs.fifo", "QueueArn", "aGkgaGk="),
     '{"deadLetterTargetArn": "arn:aws:sqs:r:demo:jobs", "maxReceiveCount": 1}',

@@ -150,7 +150,8 @@ async def test_queues_are_listed_by_prefix_and_page(sqs: Sqs) -> None:
     urls = [f"http://{HOST}/{ACCOUNT}/{name}" for name in names]
     assert await listed(QueueNamePrefix="list-") == {"QueueUrls": urls}
     assert len((await listed())["QueueUrls"]) == 29
-    assert await listed(QueueNamePrefix="nope") == {}
+    for none_has_it in ("nope", "..", "a\0", "\ue000", "x" * 65):
+        assert await listed(QueueNamePrefix=none_has_it) == {}
     found, token = [], None
     while True:
         page = await listed(QueueNamePrefix="list-", MaxResults=10, NextToken=token)

@@ -33,7 +33,10 @@ class LongRequests:
 
         async def may() -> bool:
             try:
-                await self._look(request)
+                if request.is_signed:
+                    await self.checks.check_revoked(request)
+                elif self.authentication is not None:
+                    await self.authentication.readmit(request)
             except (Refused, Denied) as exc:
                 refused.append(exc)
                 return False
@@ -42,12 +45,6 @@ class LongRequests:
         if self.authentication is None and not request.is_signed:
             return do_nothing
         return self.revalidation.hold(may, lambda: end(refused[0]))
-
-    async def _look(self, request: Request) -> None:
-        if request.is_signed:
-            await self.checks.check_revoked(request)
-        elif self.authentication is not None:
-            await self.authentication.readmit(request)
 
 
 @dataclass(eq=False, repr=False)

@@ -67,13 +67,12 @@ def load(
     given = environment_names.server_values(environment)
     named = given.pop(environment_names.CONFIG, None)
     path = config or (Path(named) if named else None)
-    values: dict[str, Any] = {}
+    found: Mapping[str, Any] = {}
     if path is not None:
-        values.update(_checked(_read_file(path), f"in {path}"))
+        found = _checked(_read_file(path), f"in {path}")
     where = f"in the environment, with the prefix {environment_names.PREFIX}"
-    values.update(_checked(environment_names.nested(given.items()), where))
-    values.update(overrides or {})
-    _move_coordination_url(values)
+    found = _over(found, _checked(environment_names.nested(given.items()), where))
+    values = _with_coordination_url({**found, **(overrides or {})})
     try:
         settings = Settings.model_validate(values)
     except ValidationError as exc:
@@ -84,12 +83,22 @@ def load(
     return settings
 
 
-def _move_coordination_url(values: dict[str, Any]) -> None:
+def _over(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What two sources say together; of a mapping the later one sets the entries that it names."""
+    found = {**earlier, **later}
+    for name in earlier.keys() & later.keys():
+        if isinstance(earlier[name], dict) and isinstance(later[name], dict):
+            found[name] = {**earlier[name], **later[name]}
+    return found
+
+
+def _with_coordination_url(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Take what was a setting of its own for an option of the store, in this release."""
-    url = values.pop("coordination_url", None)
-    if url is not None:
-        logger.warning("coordination_url is one of store_options now; the old name still works")
-        values["store_options"] = {"coordination_url": url, **values.get("store_options", {})}
+    if "coordination_url" not in values:
+        return values
+    logger.warning("coordination_url is one of store_options now; the old name still works")
+    rest = dict(values)
+    return _over({"store_options": {"coordination_url": rest.pop("coordination_url")}}, rest)
 
 
 def signing_keys(settings: Settings) -> tuple[dict[str, str], str | None]:
@@ -128,7 +137,7 @@ def _read_file(path: Path) -> Mapping[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as exc:
         raise ConfigurationError(f"Can't read the configuration {path}: {exc.strerror}.") from exc
-    except tomllib.TOMLDecodeError as exc:
+    except ValueError as exc:  # of TOML, or of UTF-8
         raise ConfigurationError(f"The configuration {path} is not TOML: {exc}.") from exc
 
 

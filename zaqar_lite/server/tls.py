@@ -17,39 +17,32 @@ class Certificate:
 
     TLS 1.2 and later. New connections use the newest files. If these can't be used, the log says
     why, and the certificate that was read before stays in use.
+
+    Raises:
+        ConfigurationError: a file is missing, or they do not fit together.
     """
 
     def __init__(self, cert: Path, key: Path, client_ca: Path | None) -> None:
         self._files = tuple(path for path in (cert, key, client_ca) if path is not None)
         self._cert, self._key, self._client_ca = cert, key, client_ca
         self._seen: tuple[object, ...] = ()
-        self.context = self._make()
-
-    @classmethod
-    def load(cls, cert: Path, key: Path, client_ca: Path | None) -> "Certificate":
-        """Read the files.
-
-        Raises:
-            ConfigurationError: one is missing, or they do not fit together.
-        """
-        try:
-            return cls(cert, key, client_ca)
-        except (OSError, ssl.SSLError) as exc:
-            raise ConfigurationError(f"tls_cert, tls_key, tls_client_ca: {_why(exc)}.") from None
+        self.context = self._newest = self._make()
+        """Of all connections; the one that each goes on with is chosen at its handshake."""
+        self.context.sni_callback = self._use_newest
 
     def reload(self) -> bool:
         """Use the files as they are now for new connections; answer whether they can be used."""
         try:
-            made = self._make()
-        except (OSError, ssl.SSLError) as exc:
-            logger.error("the certificate was not renewed, the old one stays: %s", _why(exc))
+            self._newest = self._make()
+        except ConfigurationError as exc:
+            logger.error("the certificate was not renewed, the old one stays: %s", exc)
             return False
-        self.context.load_cert_chain(self._cert, self._key)
-        if self._client_ca is not None:
-            certificates = made.get_ca_certs(binary_form=True)
-            self.context.load_verify_locations(cadata=b"".join(certificates))
         logger.info("the certificate was read again from %s", self._cert)
         return True
+
+    def _use_newest(self, connection: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
+        """Let a handshake go on with the newest certificate, and the newest CA of clients' ones."""
+        connection.context = self._newest
 
     async def follow(self) -> None:
         """Read the files again whenever they have changed, for ever."""
@@ -62,10 +55,14 @@ class Certificate:
         self._seen = self._stamp()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.load_cert_chain(self._cert, self._key)
-        if self._client_ca is not None:
-            context.load_verify_locations(self._client_ca)
-            context.verify_mode = ssl.CERT_REQUIRED
+        try:
+            # OpenSSL would ask for the passphrase of a key that has one on the terminal, and wait.
+            context.load_cert_chain(self._cert, self._key, password="")
+            if self._client_ca is not None:
+                context.load_verify_locations(self._client_ca)
+                context.verify_mode = ssl.CERT_REQUIRED
+        except OSError as exc:  # those of ssl are too
+            raise ConfigurationError(f"tls_cert, tls_key, tls_client_ca: {_why(exc)}.") from None
         return context
 
     def _stamp(self) -> tuple[object, ...]:

@@ -176,8 +176,10 @@ class QueueOperations:
     async def list_queues(self, call: Call[_ListQueues]) -> Response:
         """List the URLs of an account's queues, by name."""
         prefix, most = call.form.queue_name_prefix, _results(call.form.max_results)
+        if prefix.strip(".") and not is_queue_name(prefix):
+            return done()  # no name begins with it
         # No name has a `~`, which sorts last: this is right before all names with the prefix.
-        before = prefix[:-1] + chr(ord(prefix[-1]) - 1) + "~" if prefix.strip("\0") else None
+        before = prefix[:-1] + chr(ord(prefix[-1]) - 1) + "~" if prefix else None
         marker = _marker(call.form.next_token) or before
         names: list[str] = []
         size = self.limits.max_queues_per_page

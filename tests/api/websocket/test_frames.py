@@ -132,11 +132,12 @@ class Kept:
     def __init__(self) -> None:
         self.sent: list[bytes] = []
         self.on_lost: Callable[[], None] = self.sent.clear
+        self.is_open = True
 
     def send(self, data: bytes, *, binary: bool) -> bool:
         """Keep a frame."""
         self.sent.append(data)
-        return binary or True
+        return self.is_open
 
     def close(self, code: int, reason: str) -> None:
         """Nobody closes it."""
@@ -170,6 +171,27 @@ async def test_a_result_is_not_written_beside_its_frame(
         await conversation.answer_frame(frame, binary=binary)
     assert b"queues" in kept.sent[0]
     assert texts == []
+
+
+@pytest.mark.anyio
+async def test_a_claim_whose_answer_is_not_sent_is_given_back() -> None:
+    app = create_app(load(environment={}, overrides={"store": "memory://"}))
+    async with running(app):
+        kept = Kept()
+        conversation = app.sockets.open(kept, Head("GET", b"/v2/ws", b"", ()))
+        assert isinstance(conversation, Conversation)
+
+        async def ask(action: str, **body: Any) -> Any:
+            headers = {"Client-ID": CLIENT_ID, "X-Project-ID": "p"}
+            asked = {"action": action, "headers": headers, "body": {"queue_name": "q", **body}}
+            await conversation.answer_frame(msgspec.json.encode(asked), binary=False)
+            return json.loads(kept.sent[-1])["body"]
+
+        await ask("message_post", messages=[{"body": 1}])
+        kept.is_open = False  # it is being closed: because its login has ended, say
+        assert (await ask("claim_create"))["claim_id"] is not None
+        kept.is_open = True
+        assert len((await ask("claim_create"))["messages"]) == 1
 
 
 @pytest.mark.parametrize("size", [330_000, 6_553_600, MOST_DISCARDED])

@@ -116,11 +116,13 @@ class Conversation:
                 answer = await self._answer(frame)
         except Unreadable as exc:
             answer = refused(400, str(exc))
-        self._send(echo, answer, binary=binary)
+        if not self._send(echo, answer, binary=binary) and answer.take_back is not None:
+            await answer.take_back()
 
-    def _send(self, echo: Mapping[str, Any], answer: Answer, *, binary: bool) -> None:
+    def _send(self, echo: Mapping[str, Any], answer: Answer, *, binary: bool) -> bool:
+        """Send an answer; tell whether it went out."""
         shown = {"request": echo, "body": answer.body, "headers": {"status": answer.status}}
-        self._socket.send(_written(shown, binary=binary), binary=binary)
+        return self._socket.send(_written(shown, binary=binary), binary=binary)
 
     async def end(self) -> None:
         """End the subscriptions of the connection, which has gone."""
@@ -227,8 +229,6 @@ class Conversation:
             request.listener = self._listener(binary=frame.binary)
         request.address, request.link = self._socket.address, self._socket
         response = await self._host.answer(request)
-        if self._socket.lost:
-            await response.take_back()
         if request.listener and response.status == _CREATED:
             made_at = (request.queue, request.listener)
             self._made[made_at] = response.document["subscription_id"]
@@ -242,7 +242,8 @@ class Conversation:
         given = frame.body or {}
         status = (served.declared.statuses or {}).get(response.status)
         if response.status < 400 or status is not None:
-            return Answer(status or response.status, served.declared.show(given, response))
+            shown = served.declared.show(given, response)
+            return Answer(status or response.status, shown, response.take_back)
         return error(given, response, served.declared.missing)
 
     def _listener(self, *, binary: bool) -> str:

@@ -1,7 +1,7 @@
 """WebSocket's frames: how they are read, and what their answers say."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -133,10 +133,11 @@ _CLAIM_ID = "?claim_id="
 
 
 class Answer(NamedTuple):
-    """What a frame is answered."""
+    """What a frame is answered; `take_back` undoes it where it can't be sent."""
 
     status: int
     body: Any
+    take_back: Callable[[], Awaitable[None]] | None = None
 
 
 def refused(status: int, error: str) -> Answer:
