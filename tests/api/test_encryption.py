@@ -106,13 +106,49 @@ async def test_a_replay_is_known_by_what_was_posted(api: Api) -> None:
     await api.expect(409, "POST", "messages", other)
 
 
-async def test_a_sealed_text_of_somebody_elses_is_told_to_be_damaged(api: Api) -> None:
-    forged = "\u0001sealed:1:0123456789abcdef:q:" + base64.b64encode(bytes(40)).decode()
+async def test_a_sealed_text_that_is_forged_is_told_to_be_damaged(api: Api) -> None:
+    forged = "\u0001sealed:1:0123456789abcdef:clear:" + base64.b64encode(bytes(40)).decode()
     api.queue = "clear"
-    await api.post({"body": forged}, {"body": "\u0001sealed:1:"}, {"body": "good"})
+    await api.post({"body": forged}, {"body": "\u0001sealed:1::clear:"}, {"body": "good"})
     shown = await bodies(api)
     assert [list(one) for one in shown[:2]] == [["zaqar_lite_damaged"]] * 2
     assert shown[2] == "good"
+
+
+async def test_what_was_sealed_is_opened_for_readers_of_its_queue_alone(
+    make_api: MakeApi, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has seen the store, or a copy of it, may be a client that can post to another queue."""
+    stores: Any = None
+
+    def make(*args: Any) -> Any:
+        nonlocal stores
+        stores = make_stores(*args)
+        return stores
+
+    monkeypatch.setattr(main, "make_stores", make)
+    async with make_api(encryption_key_file=file) as api:
+        await api.call("PUT", "", ON)
+        (message_id,) = await api.post({"body": "4111"})
+        queue = QueueRef(PROJECT, api.queue)
+        plan = {"queue": "a", "every": "1h", "body": 1}
+        [stored] = await stores[0].get_messages(queue, (message_id,))
+        await api.expect(201, "PUT", "/v2/schedules/nightly", plan)
+        [record] = await stores[1].list_records(SCHEDULE, PROJECT, limit=1)
+        for text in map(json.loads, (stored.body, record.value)):
+            post = {"messages": [{"body": "good"}, {"body": text}]}
+            await api.expect(201, "PUT", "/v2/queues/clear", {"_default_message_delay": 60})
+            for path in ("queues/clear", "topics/clear"):
+                answer = await api.expect(400, "POST", f"/v2/{path}/messages", post)
+                assert "Message 1 has an encrypted body" in answer.text
+            good = await api.expect(
+                201, "POST", "/v2/queues/clear/messages", {"messages": [{"body": 1}]}
+            )
+            await api.expect(400, "PATCH", good.json()["resources"][0], {"body": text})
+            await api.expect(204, "DELETE", "/v2/queues/clear")
+        # A pop without the key gave it out: who may read the queue may have it opened there.
+        await api.post({"body": json.loads(stored.body)})
+        assert await bodies(api) == ["4111", "4111"]
 
 
 async def test_keys_rotate_and_the_earlier_ones_open_what_they_sealed(

@@ -7,7 +7,7 @@ import pytest
 
 from tests.service.composed import Failing
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import Invalid, TooMany, Unavailable
+from zaqar_lite.domain.errors import Invalid, TooMany, Unauthenticated, Unavailable
 from zaqar_lite.domain.identity import INTERNAL_PROJECTS, How, Principal
 from zaqar_lite.domain.models import Record, StoreOptions
 from zaqar_lite.service.identity import keys as module
@@ -99,6 +99,31 @@ async def test_who_gave_up_waiting_lets_nobody_else_in(monkeypatch: pytest.Monke
             with pytest.raises(TooMany):
                 await asyncio.wait_for(go(), 5)
     await go()
+
+
+async def test_a_key_that_is_disabled_while_it_is_looked_up_signs_nothing_afterwards() -> None:
+    clock = Clock()
+    management: ManagementStore = create("memory://", clock=clock, options=StoreOptions())[1]
+
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+
+    class Slow(Failing):
+        async def get_record(self, *args: Any) -> Record | None:
+            found: Record | None = await management.get_record(*args)
+            if not begun.is_set():
+                begun.set()
+                await goes_on.wait()
+            return found
+
+    keys = Keys(cast(ManagementStore, Slow(management)), clock)
+    key, _ = await keys.create(OPERATOR, "p", ["*:*"])
+    looking = asyncio.create_task(keys.signer(key.id))
+    await begun.wait()
+    await keys.set_disabled(OPERATOR, key.id, True)
+    goes_on.set()
+    await looking
+    with pytest.raises(Unauthenticated):
+        await keys.signer(key.id)
 
 
 async def test_a_key_that_is_disabled_during_its_rotation_has_no_successor() -> None:

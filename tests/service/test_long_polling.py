@@ -116,6 +116,46 @@ async def test_what_comes_while_the_first_asks_is_found() -> None:
     house.waiting.close()
 
 
+async def test_what_comes_while_a_claimer_enters_behind_readers_is_found() -> None:
+    """Readers are woken by the hint, and take no message: the claimer must ask again itself."""
+    house, queue = House(), QUEUES[0]
+    gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    reader = await house.waiting.join(queue, gone)
+
+    async def ask() -> str | None:
+        house.asked[queue] += 1
+        claimed = await house.messages.claim(queue, TAKE)
+        if house.asked[queue] == 1:
+            await house.post(queue)
+            await turns()
+        return claimed.messages[0].id if claimed.messages else None
+
+    assert await asyncio.wait_for(house.waiting.until_found(queue, 600, ask, gone=gone), 5)
+    await reader.leave()
+    house.waiting.close()
+
+
+async def test_who_is_woken_and_can_not_ask_leaves_the_message_to_the_next() -> None:
+    house, queue = House(), QUEUES[0]
+    gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def ask() -> str | None:
+        house.asked[queue] += 1
+        if house.asked[queue] > 2:
+            raise Unavailable("The store is away.")
+        return None
+
+    first = asyncio.create_task(house.waiting.until_found(queue, 600, ask, gone=gone))
+    await turns()
+    second = asyncio.create_task(house.wait(queue))
+    await turns()
+    (posted,) = await house.post(queue)
+    with pytest.raises(Unavailable):
+        await asyncio.wait_for(first, 5)
+    assert await asyncio.wait_for(second, 5) == posted
+    house.waiting.close()
+
+
 async def test_who_is_woken_and_goes_wakes_the_next() -> None:
     house, queue = House(), QUEUES[0]
     gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -12,13 +12,19 @@ import pytest
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid, QuotaReached, TooMany
-from zaqar_lite.domain.models import ClaimRequest, DelayMode, QueueRef, Stats, StoreOptions
+from zaqar_lite.domain.models import ClaimRequest, DelayMode, QueueRef, Spent, Stats, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.quotas import UNLIMITED, Quota
 from zaqar_lite.service.quotas import quotas as module
 from zaqar_lite.service.quotas.quota_usage import COUNT_AGAIN, COUNT_EVERY, MessageQuota
 from zaqar_lite.service.quotas.quotas import Quotas
-from zaqar_lite.service.quotas.rate_limits import MANAGE, READ, WRITE, RateLimits
+from zaqar_lite.service.quotas.rate_limits import (
+    MANAGE,
+    READ,
+    WRITE,
+    RateLimits,
+    SharedRateLimits,
+)
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.sql import create
@@ -315,6 +321,24 @@ async def test_bytes_that_were_answered_are_paid_by_those_who_come_after() -> No
     assert spent(rates, READ) == 0
     time.now += 3.5
     assert spent(rates, READ) == 1_000
+
+
+async def test_what_came_back_before_a_report_is_counted_once() -> None:
+    """The store has added it to the tokens that it answers are left."""
+    time = Time()
+    rates = await metered(time, write_requests=10)
+
+    class Empty:
+        async def spend(self, _: str, spent: Sequence[Spent], __: float) -> Sequence[float]:
+            return [0.0] * len(spent)
+
+    shared = SharedRateLimits(rates, cast(ManagementStore, Empty()), share=1)
+    assert spent(rates, WRITE) == 20
+    time.now += 1
+    await shared.report()
+    assert spent(rates, WRITE) == 0
+    time.now += 1
+    assert spent(rates, WRITE) == 10
 
 
 async def test_a_process_has_its_share_and_forgets_who_is_idle() -> None:

@@ -92,10 +92,24 @@ class _Line:
         self.waiters: dict[Waiter, None] = {}
         self.alarm: asyncio.Task[None] | None = None
         self.watch: Watch | None = None
+        self.rings_at = math.inf  # the alarm, on the clock of the loop
         self.hints = 0  # that came since the queue is watched
         self.end: asyncio.TimerHandle | None = None
         self.watched = asyncio.Event()
         self.changed = asyncio.Event()
+
+    @property
+    def first(self) -> Waiter | None:
+        """The claimer that came first."""
+        return next((one for one in self.waiters if not one.reads), None)
+
+    def ring_soon(self) -> None:
+        """Have the alarm ring within a second: who was woken could not ask, and the next one may.
+
+        Not at once: where the store is away, that would end all waits one after the other.
+        """
+        self.rings_at = min(self.rings_at, asyncio.get_running_loop().time() + _LONGEST_PAUSE)
+        self.changed.set()
 
     def announced(self, count: int) -> None:
         """Wake waiters by a hint of the store (see `Listener`)."""
@@ -169,7 +183,7 @@ class LongPolling:
             QuotaReached: as many wait as the project's quota allows.
         """
         line, asked = self._lines.get(queue), None
-        if reads or line is None or all(one.reads for one in line.waiters):
+        if reads or line is None or line.first is None:
             asked = (line, line.hints) if line is not None and line.watch else None
             found = await ask()
             if found is not None or seconds <= 0 or self.is_closed:
@@ -177,7 +191,7 @@ class LongPolling:
         deadline = asyncio.get_running_loop().time() + seconds
         waiter = await self.join(queue, gone, reads=reads, seconds=seconds)
         try:
-            asks = reads or next(iter(waiter.line.waiters)) is waiter
+            asks = reads or waiter.line.first is waiter
             asks = asks and asked != (waiter.line, waiter.line.hints)
             found = await self._wait(waiter, ask, deadline, gone, asks)
         finally:
@@ -234,7 +248,11 @@ class LongPolling:
         while not (gone.done() or self.is_closed):
             if asks:
                 waiter.ask()
-                found = await ask()
+                try:
+                    found = await ask()
+                except BaseException:
+                    waiter.line.ring_soon()
+                    raise
                 if found is not None:
                     return found
             left = deadline - time()
@@ -287,11 +305,11 @@ class LongPolling:
 
     async def _ring(self, line: _Line) -> None:
         """Wake one waiter whenever a message is due, or a hint may have been lost."""
-        least, rings_at, time = _LEAST_PAUSE, math.inf, asyncio.get_running_loop().time
+        least, time = _LEAST_PAUSE, asyncio.get_running_loop().time
         while True:
             line.changed.clear()
             while not line.waiters:
-                rings_at = math.inf
+                line.rings_at = math.inf
                 await line.changed.wait()
                 line.changed.clear()
             pause = self.messages.poll_interval_ms / 1000 * uniform(0.8, 1.2)  # noqa: S311 - jitter
@@ -300,14 +318,14 @@ class LongPolling:
                 least = _LEAST_PAUSE
             # An alarm that was set rings even if what it was set for is ready by now.
             if due is not None:
-                rings_at = min(rings_at, time() + max(due + _BEHIND, least))
+                line.rings_at = min(line.rings_at, time() + max(due + _BEHIND, least))
             try:
-                async with asyncio.timeout(min(pause, max(rings_at - time(), 0.0))):
+                async with asyncio.timeout(min(pause, max(line.rings_at - time(), 0.0))):
                     await line.changed.wait()
                 least = _LEAST_PAUSE
             except TimeoutError:
                 line.wake(1)
-                rings_at = math.inf
+                line.rings_at = math.inf
                 if due is not None and due < least:
                     least = min(2 * least, _LONGEST_PAUSE)
 

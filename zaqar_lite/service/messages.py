@@ -20,11 +20,11 @@ from zaqar_lite.domain.models import (
     QueueRef,
     RefusalReason,
 )
-from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted, identify
+from zaqar_lite.domain.posts import NewMessage, Posted, identify
 from zaqar_lite.domain.yielding import STEP, next_turn
 from zaqar_lite.service.delivery.outbox import with_outbox_messages
 from zaqar_lite.service.policy import Policies, Policy
-from zaqar_lite.service.post_validation import Draft, PostValidation, is_repeated
+from zaqar_lite.service.post_validation import Draft, PostValidation, check_sealed, is_repeated
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.quotas.quota_usage import MessageQuota
 from zaqar_lite.service.routing import Router
@@ -34,18 +34,6 @@ if TYPE_CHECKING:
     from zaqar_lite.service.encryption import EncryptionKeys
 
 _IDS = "The number of ids"
-
-
-class _Post(Struct, frozen=True):
-    """A post that was checked; `key` is the one that it has as a whole."""
-
-    queue: QueueRef
-    drafts: Sequence[Draft]
-    size: int
-    client_id: str
-    key: IdempotencyKey | None
-    has_delay: bool
-    lazily: bool
 
 
 class Receipt(Struct, frozen=True):
@@ -98,8 +86,28 @@ class Messages:
         """
         has_delay = await self._drafts.check(drafts, batch_key)
         key = identify(queue, batch_key, (one.body for one in drafts)) if batch_key else None
-        post = _Post(queue, drafts, size, client_id, key, has_delay, lazily)
-        store = partial(self._store, post)
+
+        async def store(policy: Policy) -> Receipt:
+            if size > policy.max_post_size:
+                raise _too_large(size, policy.max_post_size)
+            new = await self._drafts.resolve(queue, drafts, policy)
+            if not policy.exists:
+                if not lazily:
+                    raise NotFound(f"Queue {queue.name} does not exist.")
+                policy = await self.queues.ensure(queue)
+                new = await self._drafts.resolve(queue, drafts, policy)
+            ready = await self._routed(queue, new, policy)
+            posted = await self.messages.post(
+                queue, ready, client_id=client_id, batch_key=key, version=policy.version
+            )
+            if has_delay and not policy.is_delayed:
+                return Receipt(
+                    posted,
+                    f"The delay was ignored: {queue.name} is a normal queue. A queue whose "
+                    "_default_message_delay is above 0 honours it, or one with _honour_delays.",
+                )
+            return Receipt(posted)
+
         quota = self.message_quota
         if quota is None or not quota.quotas.bound_messages:
             return await self.policies.decide(queue, store)
@@ -107,18 +115,11 @@ class Messages:
         decide = partial(self.policies.decide, queue, store)
         return await quota.post(queue.project, [len(one.body) for one in drafts], decide, repeats)
 
-    async def _store(self, post: _Post, policy: Policy) -> Receipt:
-        """Store a post by the policy that holds now."""
-        queue, drafts = post.queue, post.drafts
-        if post.size > policy.max_post_size:
-            raise _too_large(post.size, policy.max_post_size)
-        new: Sequence[NewMessage] = await self._drafts.resolve(queue, drafts, policy)
-        if not policy.exists:
-            if not post.lazily:
-                raise NotFound(f"Queue {queue.name} does not exist.")
-            policy = await self.queues.ensure(queue)
-            new = await self._drafts.resolve(queue, drafts, policy)
-        resolved = new
+    async def _routed(
+        self, queue: QueueRef, resolved: Sequence[NewMessage], policy: Policy
+    ) -> Sequence[NewMessage]:
+        """Give messages their priorities, copies and notes for subscribers, and seal them."""
+        new = resolved
         filtered = await self.router.filtered_queues(queue.project)
         if filtered or policy.route.priority is not None:
             new = await self.router.route(queue, new, policy.route, filtered)
@@ -129,16 +130,7 @@ class Messages:
         if policy.subscribed or new is not resolved:  # copies may have subscribers too
             now = self.clock.now_ms()
             new = await with_outbox_messages(queue, new, self.policies, policy, now)
-        posted = await self.messages.post(
-            queue, new, client_id=post.client_id, batch_key=post.key, version=policy.version
-        )
-        if post.has_delay and not policy.is_delayed:
-            return Receipt(
-                posted,
-                f"The delay was ignored: {queue.name} is a normal queue. A queue whose "
-                "_default_message_delay is above 0 honours it, or one with _honour_delays.",
-            )
-        return Receipt(posted)
+        return new
 
     async def check(self, drafts: Sequence[Draft]) -> None:
         """Check messages that are posted later, as far as that does not depend on their queue.
@@ -225,12 +217,14 @@ class Messages:
         With `if_due` (ms) it is changed only if it is due in that second.
 
         Raises:
-            Invalid: a value is out of range, or the ttl would end before the delay.
+            Invalid: a value is out of range, the ttl would end before the delay, or the body was
+                sealed elsewhere.
             NotFound: no such message.
             Conflict: it can be claimed by now, or is on a normal queue.
             DueChanged: it is due at another instant than `if_due`.
         """
         self._drafts.check_times("The message", ttl, delay)
+        check_sealed("The message", queue, body or b"")
         if ttl is not None and delay is not None and ttl < delay:
             raise Invalid(
                 f"The ttl ({ttl}) must not be smaller than the delay ({delay}): the message "

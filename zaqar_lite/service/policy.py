@@ -1,8 +1,8 @@
 """What a queue's record means for its messages, computed once per version of the record."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from time import monotonic
 from typing import TypeVar
 
 from zaqar_lite.domain.errors import QueueChanged, Unavailable
@@ -137,17 +137,12 @@ class Policies:
         Clients take an empty answer for an empty queue, but a step may have moved dead letters
         only. After a second the empty answer is given all the same.
         """
-        claimed = await self.decide(queue, act)
-        if claimed.messages or not claimed.more:
-            return claimed
-        time = asyncio.get_running_loop().time
-        until = time() + _LONGEST_SEARCH
-        while time() < until:
-            await next_turn()
+        until = monotonic() + _LONGEST_SEARCH
+        while True:
             claimed = await self.decide(queue, act)
-            if claimed.messages or not claimed.more:
-                break
-        return claimed
+            if claimed.messages or not claimed.more or monotonic() >= until:
+                return claimed
+            await next_turn()
 
     def _compile(self, queue: QueueRef, record: QueueRecord | None) -> Policy:
         limits, found = self.limits, record or QueueRecord(queue, {}, 0)

@@ -16,6 +16,7 @@ from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.posts import NewMessage, identify
 from zaqar_lite.domain.yielding import STEP, Slices, next_turn
 from zaqar_lite.service.policy import Policy
+from zaqar_lite.service.records import PREFIX, is_sealed
 from zaqar_lite.storage.base import MessageStore
 
 
@@ -84,8 +85,8 @@ class PostValidation:
         """Make messages for the store from those of a post that was checked.
 
         Raises:
-            Invalid: a delay is out of range, a message would expire before it is delivered, or has
-                an instant on a queue that does not keep messages until then.
+            Invalid: a delay is out of range, a message would expire before it is delivered, has an
+                instant on a queue that does not keep messages until then, or was sealed elsewhere.
         """
         default_ttl_ms, is_delayed = policy.default_ttl_ms, policy.is_delayed
         slices = Slices() if len(drafts) > STEP else None
@@ -105,7 +106,10 @@ class PostValidation:
                 )
             key = draft.idempotency_key
             own = None if key is None else identify(queue, key, (draft.body,))
-            new.append(NewMessage(bytes(draft.body), ttl_ms, delay_ms, own, draft.headers))
+            body = bytes(draft.body)
+            if is_sealed(body):
+                check_sealed(f"Message {index}", queue, body)
+            new.append(NewMessage(body, ttl_ms, delay_ms, own, draft.headers))
         if slices is not None:
             await next_turn()
         return new
@@ -149,6 +153,18 @@ class PostValidation:
                 f"Message {index} has {size} bytes of headers; {limits.max_message_headers_size} "
                 "are allowed."
             )
+
+
+def check_sealed(what: str, queue: QueueRef, body: bytes) -> None:
+    """Refuse a sealed body that was not posted to this queue, since whoever reads gets it opened.
+
+    Else a client who has seen a copy of the store could have all of its project opened here.
+
+    Raises:
+        Invalid: it was sealed for another queue, or for a record.
+    """
+    if is_sealed(body) and body[len(PREFIX) :].split(b":")[1:2] != [queue.name.encode()]:
+        raise Invalid(f"{what} has an encrypted body that was not posted to this queue.")
 
 
 def _check_instant(index: int, text: str) -> None:

@@ -32,16 +32,12 @@ class Keyring:
 
     def __init__(self, keys: Mapping[str, str], current: str | None) -> None:
         self._keys = {key_id: secret.encode() for key_id, secret in keys.items()}
-        self._current = current
-
-    @property
-    def can_sign(self) -> bool:
-        """Whether there is a key that signs."""
-        return self._current is not None
+        self.current = current
+        """The id of the key that signs, None where there is none."""
 
     def sign(self, text: str, epoch: int) -> str:
         """Sign a text for a queue whose signatures were revoked `epoch` times."""
-        key_id = self._current or NO_ID
+        key_id = self.current or NO_ID
         if key_id == NO_ID and not epoch:
             return _digest(self._keys[key_id], text)
         digits = _digest(self._keys[key_id], _extended(text, key_id, str(epoch)))
@@ -117,40 +113,33 @@ class PresignedUrls:
         Raises:
             Invalid: a path, a method or the expiry is not allowed, or no key is configured.
         """
-        if not self._keyring.can_sign:
-            raise Invalid(
-                "This server can't sign URLs: its settings signed_url_secret_key and "
-                "signed_url_keys are not set."
-            )
         for resource in resources:
             if resource not in RESOURCES:
                 raise Invalid(f"'paths' may hold only {', '.join(RESOURCES)}.")
         for method in methods:
             if method not in METHODS:
                 raise Invalid(f"'methods' may hold only {', '.join(METHODS)}.")
-        if not _is_signable(queue.project):
-            raise Invalid("The project id holds a ',' or the separator, so it can't be signed.")
         base = path_of(queue)
         paths = sorted({f"{base}/{resource}" for resource in resources or ("messages",)})
-        return await self._sign(
+        return await self.sign(
             queue, paths, sorted(set(methods or ("GET",))), self._expiry(expires)
         )
 
-    async def sign_path(
-        self, queue: QueueRef, path: str, method: str, until: datetime
+    async def sign(
+        self, queue: QueueRef, paths: Sequence[str], methods: Sequence[str], until: datetime
     ) -> SignedUrl:
-        """Sign one request about a queue, whatever it is, until an instant.
+        """Sign requests about a queue, whatever they are, until an instant.
 
         Raises:
             Invalid: the project can't be signed, or no key is configured.
         """
-        if not self._keyring.can_sign or not _is_signable(queue.project):
-            raise Invalid("The project id holds a ',' or the separator, or there is no key.")
-        return await self._sign(queue, [path], [method], until)
-
-    async def _sign(
-        self, queue: QueueRef, paths: Sequence[str], methods: Sequence[str], until: datetime
-    ) -> SignedUrl:
+        if self._keyring.current is None:
+            raise Invalid(
+                "This server can't sign URLs: its settings signed_url_secret_key and "
+                "signed_url_keys are not set."
+            )
+        if not _is_signable(queue.project):
+            raise Invalid("The project id holds a ',' or the separator, so it can't be signed.")
         expires = until.strftime(_TIME_FORMAT)
         epoch = await self._epoch(queue)
         signature = self._keyring.sign(_text(paths, methods, queue.project, expires), epoch)

@@ -36,7 +36,7 @@ from zaqar_lite.service.delivery.outbox import (
     outbox_queue,
     trace_of,
 )
-from zaqar_lite.service.post_validation import Draft, PostValidation
+from zaqar_lite.service.post_validation import Draft, PostValidation, check_sealed
 from zaqar_lite.service.records import Kind, Most
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
@@ -181,6 +181,7 @@ class Topics:
         async for first, part in in_steps(drafts):
             for index, draft in enumerate(part, first):
                 self._drafts.check_times(f"Message {index}", None, self._delay_of(draft))
+                check_sealed(f"Message {index}", topic, bytes(draft.body))
         if admitted is None:
             await self.create(topic, {})
             admitted = await self.admit(topic, 0) or Topic("", {})

@@ -138,12 +138,12 @@ class Keys:
         Raises:
             Unauthenticated: there is no such key, or it is expired or disabled.
         """
-        now = self._clock.now_ms()
-        key, until = self._live.get(key_id, (None, 0))
+        now, live = self._clock.now_ms(), self._live
+        key, until = live.get(key_id, (None, 0))
         if key is None or until <= now:
             key = await self._keys.find(NO_PROJECT, key_id) if _ID.fullmatch(key_id) else None
             if key is not None:
-                self._live[key_id] = key, now + int(BELIEVED_FOR * 1000)
+                live[key_id] = key, now + int(BELIEVED_FOR * 1000)
         if key is None or not key.is_live(now):
             raise Unauthenticated("the key that signs is unknown, expired or disabled")
         return Signer(_principal(key), signing_secret(key))
@@ -186,9 +186,7 @@ class Keys:
         Raises:
             NotFound: there is none, or it is of a project that is none of the asker's business.
         """
-        key = None
-        if _ID.fullmatch(key_id):
-            key = await self._keys.find(NO_PROJECT, key_id)
+        key = await self._keys.find(NO_PROJECT, key_id) if _ID.fullmatch(key_id) else None
         if key is None or not _is_of(maker, key.project):
             raise NotFound(f"The key {key_id!r} does not exist.")
         return key
@@ -198,7 +196,6 @@ class Keys:
     ) -> Sequence[Key]:
         """List a project's keys by id, after `marker`; expired and disabled ones too."""
         _check_project(maker, project)
-
         found: list[Key] = []
         while True:
             names = await self._listed.page(project or NO_PROJECT, marker, limit)
@@ -297,7 +294,8 @@ class Keys:
         await self._listed.delete(key.project or NO_PROJECT, key.id)
 
     def _note_change(self) -> None:
-        self._live.clear()
+        # Another cache: what is being read may be from before the change.
+        self._live = Cache(_MAX_CACHED)
         self.changed()
 
     async def _change(self, maker: Principal, key_id: str, change: Callable[[Key], Key]) -> Key:

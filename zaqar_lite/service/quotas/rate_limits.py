@@ -215,5 +215,7 @@ class SharedRateLimits(BackgroundWorker):
         buckets = [bucket for bucket in account if bucket is not None]
         spent = [Spent(bucket.name, bucket.full_rate, bucket.take_spent()) for bucket in buckets]
         left = await self._management.spend(project, spent, BURST)
+        now = self._rates.monotonic()
         for bucket, tokens in zip(buckets, left, strict=True):
             bucket.left = tokens - bucket.spent  # what was spent meanwhile is reported next
+            bucket.seen = now  # the store has added what came back until now

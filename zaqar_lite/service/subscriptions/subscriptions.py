@@ -113,8 +113,8 @@ class Confirmation:
         queue = subscription.queue
         path = f"{path_of(queue)}/subscriptions/{subscription.id}/confirm"
         until = subscription.expires_at or self.clock.now_ms() + subscription.ttl * 1000
-        signed = await self.presigned_urls.sign_path(
-            queue, path, "PUT", datetime.fromtimestamp(until // 1000, UTC)
+        signed = await self.presigned_urls.sign(
+            queue, [path], ["PUT"], datetime.fromtimestamp(until // 1000, UTC)
         )
         document = {
             "Message_Type": kind,
