@@ -121,6 +121,12 @@ async def test_an_encrypted_queue_delivers_what_was_posted_and_keeps_it_sealed(
             first, again = await receiver.wait(2)
             assert first.document["body"] == again.document["body"] == {"card": "4111-1111"}
             assert "4111-1111" in json.dumps(await deliveries(api, made))
+        options = {"dead_letter_queue": "dead"}
+        async with Receiver(404) as refuses:
+            await subscribe(api, refuses.url, options=options)
+            await api.post({"body": {"card": "4111-1111"}})
+            letter = await dead_letter(api, "dead")
+            assert letter["message"]["body"] == {"card": "4111-1111"}
     stored = b"".join(one.read_bytes() for one in (tmp_path / "data").rglob("*") if one.is_file())
     assert b"sealed:1:" in stored
     assert b"4111-1111" not in stored

@@ -275,6 +275,24 @@ async def test_what_no_queue_takes_is_kept_to_be_listed(monkeypatch: pytest.Monk
     assert "did not take it: No pool" in decode_delivery(kept.body).reason
 
 
+@pytest.mark.parametrize("down", [0, 1_800_000], ids=["served", "no server"])
+async def test_what_expires_before_its_next_try_is_kept_to_be_listed(down: int) -> None:
+    """Its endpoint may be failing for longer than a message lives, and servers may be down."""
+    process = Process()
+    deliveries = process.deliver({})
+    made = await process.subscribe(ordered=False)
+    until = process.clock.now_ms() + 60_000
+    delivery = Delivery("p", "orders", made, "a", until, msgspec.Raw(b"1"))
+    await deliveries._post_again([(delivery, 600.0)])
+    process.clock.advance(60_000 + down)
+    claim = ClaimRequest(1, delay_mode=DelayMode.HONOUR, ttl_ms=60_000, client_id="c")
+    (message,) = (await process.store.claim(retry_queue("p"), claim)).messages
+    await deliveries._deliver_again(message)
+    failed = ListQuery(10)
+    (kept,) = (await process.store.list_messages(failed_queue("p", made), failed)).messages
+    assert decode_delivery(kept.body).reason == "the message's ttl ended"
+
+
 @pytest.mark.parametrize(("count", "is_allowed"), [(1_000, True), (1_001, False)])
 async def test_a_post_makes_so_many_deliveries_in_order(count: int, is_allowed: bool) -> None:
     process = Process()

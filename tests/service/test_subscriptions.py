@@ -4,6 +4,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -172,3 +173,25 @@ async def test_the_options_of_a_topics_subscription_are_changed() -> None:
     async with asyncio.timeout(10):
         await subscriptions.update(topic, made, SubscriptionDraft(options={"subject": "x"}))
     assert (await subscriptions.get(topic, made)).options == {"subject": "x"}
+
+
+@pytest.mark.parametrize("at", range(1, 7))
+async def test_a_trust_that_takes_long_to_make_lets_no_subscriber_in_twice(at: int) -> None:
+    one = Composed()
+    other = subscriptions_over(one)
+    store = Interrupted(one.management)
+    first = subscriptions_over(Composed(one.clock, (one.store, cast(ManagementStore, store))))
+    draft = SubscriptionDraft("trust+http://a.example/")
+
+    async def trust(_: object, takes: int = 0) -> str:
+        one.clock.advance(takes)
+        return "trust"
+
+    async def meanwhile() -> None:
+        with suppress(Conflict, Unavailable):
+            await other.create(QUEUE, draft, trust)
+
+    store.at, store.meanwhile = at, meanwhile
+    with suppress(Conflict):
+        await first.create(QUEUE, draft, partial(trust, takes=61_000))
+    assert len(await other.page(QUEUE, marker=None, limit=10)) == 1

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ZaqarLiteError
+from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.retry_policy import ATTRIBUTE as RETRY_POLICY
 from zaqar_lite.domain.retry_policy import chosen_policy, retry_delay
 from zaqar_lite.domain.subscriptions import Subscription
@@ -22,6 +23,7 @@ from zaqar_lite.domain.topics import queue_in
 from zaqar_lite.domain.yielding import next_turn
 from zaqar_lite.service.caching import Cache
 from zaqar_lite.service.delivery.outbox import Delivery
+from zaqar_lite.service.records import PREFIX
 from zaqar_lite.webhooks import signed_headers
 
 if TYPE_CHECKING:
@@ -236,6 +238,12 @@ class DeliverySender:
         if self.encryption_keys is None:
             return payload
         return await self.encryption_keys.open_in(delivery.project, payload)
+
+    async def sealed(self, queue: QueueRef, body: bytes, delivery: Delivery) -> bytes:
+        """Seal what a queue keeps of a delivery, if its message is kept sealed."""
+        if self.encryption_keys is None or PREFIX not in bytes(delivery.payload):
+            return body
+        return await self.encryption_keys.seal_body(queue, body)
 
     async def attempt(
         self,

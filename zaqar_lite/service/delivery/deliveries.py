@@ -25,6 +25,7 @@ from zaqar_lite.service.background import Background, LoggedErrors
 from zaqar_lite.service.delivery.attempt import DeliveryOutcome, DeliverySender, Result
 from zaqar_lite.service.delivery.inspection import MAX_ANSWER, AttemptLog
 from zaqar_lite.service.delivery.outbox import (
+    BURIED_MS,
     LEAD_MS,
     LEASE_MS,
     OUTBOX_QUEUES,
@@ -323,10 +324,12 @@ class Deliveries:
                 "message_id": delivery.id,
                 "reason": reason,
                 "attempts": delivery.attempts,
-                "message": delivery.payload,
+                "message": msgspec.Raw(await self.sender.payload(delivery)),
             }
+            queue = QueueRef(delivery.project, target)
+            body = await self.sender.sealed(queue, encode(letter), delivery)
             try:
-                await self._tell(QueueRef(delivery.project, target), letter)
+                await self._tell(queue, body)
             except ZaqarLiteError as exc:  # it is full, for example, or no pool can take it
                 if isinstance(exc, Unavailable) and not isinstance(exc, LimitReached):
                     raise
@@ -365,21 +368,23 @@ class Deliveries:
                 "reason": reason,
             }
             with LoggedErrors(f"telling the queue {target!r} of that"):
-                await self._tell(QueueRef(subscription.queue.project, target), event)
+                await self._tell(QueueRef(subscription.queue.project, target), encode(event))
 
-    async def _tell(self, queue: QueueRef, document: object) -> None:
+    async def _tell(self, queue: QueueRef, body: bytes) -> None:
         """Post to a user's queue, which is made unless it is there; nobody is notified of that."""
         await self.queues.ensure(queue)
-        await put(self.messages, queue, NewMessage(encode(document), FAILED_MS))
+        await put(self.messages, queue, NewMessage(body, FAILED_MS))
 
     async def _post_again(self, deliveries: Sequence[tuple[Delivery, float]]) -> None:
-        """Let deliveries come again, about a mebibyte of them in one step."""
+        """Let deliveries come again, about a mebibyte of them in one step.
+
+        One whose message expires before its next try comes then, to be reported as failed.
+        """
         new: list[NewMessage] = []
         now, size = self.clock.now_ms(), 0
         for number, (delivery, wait) in enumerate(deliveries, 1):
-            body = encode(delivery)
-            ttl_ms = max(delivery.until - now, _LEAST_LIFE_MS) + LEASE_MS
-            new.append(NewMessage(body, ttl_ms, round(wait * 1000)))
+            body, left = encode(delivery), max(delivery.until - now, _LEAST_LIFE_MS)
+            new.append(NewMessage(body, left + BURIED_MS, min(round(wait * 1000), left)))
             size += len(body)
             if size >= _AGAIN_BYTES or number == len(deliveries):
                 await put(self.messages, retry_queue(delivery.project), *new)

@@ -52,10 +52,10 @@ MAX_ORDERED_DELIVERIES = 10_000
 """Outbox messages of ordered subscriptions that one post may write, all in the post's step."""
 LEAD_MS = 500
 """How long before it is due a delayed message is read again, because it may have been changed."""
-_BURIED_MS = 46_800_000
-"""How long an ordered queue keeps expired messages, which wait behind one that is tried again.
+BURIED_MS = 46_800_000
+"""How long deliveries of expired messages are kept that are to be reported as failed.
 
-Each is reported as failed when it is the first.
+In an ordered queue they wait behind one that is tried again; all wait while no server runs.
 """
 _NO_ID = "0" * 32
 
@@ -236,7 +236,7 @@ def _outbox_messages(  # noqa: PLR0917 - the parts of an entry in their order
     body, wait = encode(entry), max(waits_ms - LEAD_MS, 0)
     # Those of ordered subscriptions come first: who finds the last one finds these in their queues.
     notes = [
-        OutboxEntry(ordered_queue(queue.project, one), body, _ID_AT, ttl_ms + _BURIED_MS, wait)
+        OutboxEntry(ordered_queue(queue.project, one), body, _ID_AT, ttl_ms + BURIED_MS, wait)
         for one in policy.ordered
     ]
     notes.append(OutboxEntry(outbox_queue(queue.project), body, _ID_AT, ttl_ms + LEAD_MS, wait))

@@ -115,7 +115,7 @@ class Schedule(Struct):
 
     next       its next instant; NEVER when there is none, or while it is paused
     due_at     when the message of that instant is posted: later by the jitter
-    firing     instants that messages are being posted for, since `firing_since`
+    firing     instants that messages are being posted for, since `firing_since` and to `firing_to`
     last_ids   the ids of the messages that were posted last
     fired, missed, overlapped, failed    instants by what became of them
     uncertain  how many of those missed may have been posted just before a long outage
@@ -130,6 +130,7 @@ class Schedule(Struct):
     due_at: int = NEVER
     firing: list[int] = []
     firing_since: int = 0
+    firing_to: str = ""
     last_at: int = 0
     last_ids: list[str] = []
     fired: int = 0
@@ -281,11 +282,11 @@ class Schedules:
         """
 
         async def change(schedule: Schedule) -> Schedule:
-            instant, due_at, now = schedule.next, schedule.due_at, self._clock.now_ms()
+            instant, now = schedule.next, self._clock.now_ms()
             schedule = msgspec.structs.replace(schedule, plan=apply(schedule.plan))
             await self._check(name, schedule.plan)
             schedule.set_next(min(now, instant - 1))
-            if schedule.next != instant or now >= due_at + GRACE_MS:
+            if schedule.next != instant:
                 schedule.set_next(now)
             await self._add_entry(project, schedule)
             return schedule
@@ -321,8 +322,9 @@ class Schedules:
         Each message is a post of its own: together they may be larger than the queue allows.
         """
         plan = schedule.plan
-        drafts = [plan.draft()]
+        drafts, queue = [plan.draft()], QueueRef(project, plan.queue)
         if keyed is not None:
+            queue = QueueRef(project, schedule.firing_to or plan.queue)
             life = f"{schedule.name}@{schedule.created_at}"
             keys = (sha256(f"{life}@{at}".encode()).hexdigest()[:40] for at in keyed)
             drafts = [plan.draft(f"schedule-{key}") for key in keys]
@@ -330,10 +332,7 @@ class Schedules:
         for draft in drafts:
             with suppress(KeyReused):  # it was posted before the plan was changed
                 receipt = await self._messages.post(
-                    QueueRef(project, plan.queue),
-                    [draft],
-                    size=len(draft.body),
-                    client_id=CLIENT_ID,
+                    queue, [draft], size=len(draft.body), client_id=CLIENT_ID
                 )
                 ids += [posted.id for posted in receipt.posted]
         return ids
@@ -474,6 +473,7 @@ class Scheduler(BackgroundWorker):
             schedule.overlapped += len(instants)
             instants = []
         schedule.firing, schedule.firing_since = instants, now
+        schedule.firing_to = schedule.plan.queue
         await self._schedules.save(held)
         if instants:
             await self._post(due, schedule)

@@ -26,7 +26,7 @@ from zaqar_lite.domain.errors import (
     RecordChanged,
     Unavailable,
 )
-from zaqar_lite.domain.ids import is_message_id, new_message_id, position_of
+from zaqar_lite.domain.ids import is_message_id, new_message_id
 from zaqar_lite.domain.limits import Limits, page_limit
 from zaqar_lite.domain.metadata import MAX_ORDERED, ORDERED, SUBSCRIBED
 from zaqar_lite.domain.models import QueueRef, RecordBound
@@ -58,18 +58,19 @@ from zaqar_lite.storage.management import ManagementStore
 
 _NAMED = "subscriber"
 _OLD_SECRET_MS = 86_400_000
-_MAKING_US = 60_000_000
-"""How long after a name was given (in microseconds) its subscription may still be made."""
+_MAKING_MS = 60_000
+"""How long after a name was given its subscription may still be written."""
 
 
 class _Name(msgspec.Struct):
-    """The subscription that a subscriber's name stands for, and its ttl (seconds).
+    """The subscription that a subscriber's name stands for, its ttl (seconds), and since when (ms).
 
     A name is a digest of the subscriber; its record keeps one from being in a queue twice.
     """
 
     id: str
     ttl: int = 0
+    at: int = 0
 
 
 class Subscribed(NamedTuple):
@@ -441,7 +442,8 @@ class Subscriptions:
             RecordChanged: the name is not at the version `expected` (0: there is none).
         """
         key = _name_of(made.queue, made.subscriber)
-        return await self._names.put(made.queue.project, key, _Name(made.id, made.ttl), expected)
+        name = _Name(made.id, made.ttl, self.clock.now_ms())
+        return await self._names.put(made.queue.project, key, name, expected)
 
     async def _name_held_by(self, old: Subscription) -> Held[_Name] | None:
         """The name of its subscriber, unless that stands for another subscription by now."""
@@ -474,7 +476,7 @@ class Subscriptions:
             return None, version, None
         existing = await self._get(queue, name.id)
         if existing is None:
-            is_left = self.clock.now_us() - position_of(name.id) > _MAKING_US
+            is_left = self.clock.now_ms() - name.at > _MAKING_MS
             return None if is_left else name, version, None
         if existing.subscriber == subscriber:
             return name, version, existing
