@@ -87,6 +87,7 @@ async def test_creating_a_queue_again_answers_it_unless_it_differs(sqs: Sqs) -> 
         ("jobs", {"VisibilityTimeout": "x" * 5_000}, "InvalidAttributeValue"),
         ("jobs", {"RedrivePolicy": "{}"}, "InvalidAttributeValue"),
         ("jobs", {"RedrivePolicy": "["}, "InvalidAttributeValue"),
+        ("jobs", {"RedrivePolicy": '{"x":' + "[" * 2_000}, "InvalidAttributeValue"),
         ("jobs", {"RedrivePolicy": policy("nope", 3)}, "InvalidAttributeValue"),
         ("jobs", {"RedrivePolicy": policy("jobs", 3)}, "InvalidAttributeValue"),
         ("jobs", {"RedrivePolicy": policy("jobs", 0)}, "InvalidAttributeValue"),

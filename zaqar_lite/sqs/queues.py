@@ -298,7 +298,7 @@ class QueueOperations:
             policy = None
             if read.redrive_policy:
                 policy = msgspec.json.decode(read.redrive_policy, type=_RedrivePolicy, strict=False)
-        except msgspec.DecodeError as exc:
+        except (msgspec.DecodeError, RecursionError) as exc:
             raise SqsError("InvalidAttributeValue", f"An attribute is wrong: {exc}.") from None
         others = msgspec.to_builtins(read)
         own = {key: others.pop(name) for name, key in _PRODUCT.items() if name in others}

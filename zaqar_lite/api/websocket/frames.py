@@ -21,18 +21,18 @@ class Unreadable(Exception):
 class Frame(NamedTuple):
     """What a client sent: `action`, `headers` and `body` may be anything; None where missing.
 
-    `raw` is the frame's text where it was JSON.
+    `text` is the body's text where the frame was JSON.
     """
 
     action: Any
     headers: Any
     body: Any
-    raw: bytes | None
+    text: bytes | None
 
     @property
     def binary(self) -> bool:
         """Whether it was MessagePack, and the answer is."""
-        return self.raw is None
+        return self.text is None
 
     def text_of(self, field: str) -> bytes:
         """A field of the body as JSON: of a JSON frame the bytes that were sent.
@@ -40,8 +40,8 @@ class Frame(NamedTuple):
         Raises:
             Unreadable: it holds what JSON has no form for.
         """
-        if self.raw is not None:
-            return bytes(_decode_parts(_decode_parts(self.raw)["body"])[field])
+        if self.text is not None:
+            return bytes(_decode_parts(self.text)[field])
         return to_json(self.body[field])
 
     def echo(self) -> dict[str, Any]:
@@ -50,8 +50,8 @@ class Frame(NamedTuple):
         if not _SECRETS.isdisjoint(headers):
             headers = {name: text for name, text in headers.items() if name not in _SECRETS}
         body: Any = _NOTHING if self.body is None else self.body
-        if self.raw is not None and self.body is not None:
-            body = orjson.Fragment(bytes(_decode_parts(self.raw)["body"]))
+        if self.text is not None and self.body is not None:
+            body = orjson.Fragment(self.text)
         return {"action": self.action, "body": body, "headers": headers, "api": "v2"}
 
 
@@ -66,19 +66,17 @@ def read(data: bytes, *, binary: bool) -> Frame:
     Raises:
         Unreadable: it is no request.
     """
+    text = None
     try:
         document = _decode_binary(data) if binary else orjson.loads(data)
+        if not isinstance(document, dict):
+            raise Unreadable(f"Unexpected body type. Expected dict, got {type(document).__name__}.")
+        if not binary:
+            text = bytes(_decode_parts(data).get("body", b""))
     except (ValueError, RecursionError, msgspec.DecodeError) as exc:
         kind = "binary" if binary else "text"
         raise Unreadable(f"Can't decode {kind} frame: {exc}") from None
-    if not isinstance(document, dict):
-        raise Unreadable(f"Unexpected body type. Expected dict, got {type(document).__name__}.")
-    return Frame(
-        document.get("action"),
-        document.get("headers"),
-        document.get("body"),
-        None if binary else data,
-    )
+    return Frame(document.get("action"), document.get("headers"), document.get("body"), text)
 
 
 def write(document: dict[str, Any], *, binary: bool) -> bytes:
