@@ -7,7 +7,7 @@ ones are kept: the first tells how it began, the last ones how it goes on.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
 MAX_ATTEMPTS = 16
 """The first attempt and the last 15."""
@@ -61,17 +61,7 @@ class Attempt(NamedTuple):
         return 64 + sum(len(text.encode()) for text in texts if text is not None)
 
 
-class _Sized(Protocol):
-    """An attempt, or what a store keeps in its place."""
-
-    @property
-    def size(self) -> int: ...
-
-
-_Kept = TypeVar("_Kept", bound=_Sized)
-
-
-def with_attempt(attempts: Sequence[_Kept], ended: _Kept) -> tuple[_Kept, ...]:
+def with_attempt(attempts: Sequence[Attempt], ended: Attempt) -> tuple[Attempt, ...]:
     """Add an attempt to the history; the second one goes while there are too many or too large."""
     kept = [*attempts, ended]
     while len(kept) > 2 and (

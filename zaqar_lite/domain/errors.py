@@ -1,22 +1,5 @@
 """The one tree of errors: what a caller can do about them, not where they came from.
 
-    ZaqarLiteError
-    ├── Invalid               the request can never succeed as it is (400)
-    ├── Forbidden             somebody else holds what was asked for (403)
-    ├── Unauthenticated       nobody knows who is asking: no credential, or a wrong one (401)
-    ├── Denied                who is asking may not do this (403)
-    ├── NotFound              it does not exist, or does no longer (404)
-    ├── Conflict              it exists in a state that excludes the request (409)
-    │   ├── QueueChanged      the queue's record is not the one the caller decided by: read again
-    │   ├── RecordChanged     a record is not the one the caller decided by
-    │   └── KeyReused         an idempotency key stands for another message already
-    ├── TooMany               the client asks for too much at once; later it may (429)
-    ├── Unavailable           the store cannot serve now; the same request may succeed later (503)
-    │   └── LimitReached      a limit on what may pile up; it frees itself in time (503)
-    │       └── QuotaReached  the project has as much as its quota allows (403)
-    ├── Unsupported           this store does not have the capability (400)
-    └── ConfigurationError    the server cannot start as it was told to
-
 Drivers translate their backend's exceptions into this tree at their edge and nowhere else;
 `api/errors.py` alone maps it to HTTP. Any other exception is a bug.
 """

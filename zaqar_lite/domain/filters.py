@@ -101,13 +101,12 @@ _TESTS: Mapping[str, Callable[[Any, Any], bool]] = {
 class Filter(NamedTuple):
     """A filter as a function: tells whether headers match it.
 
-    It has so many `conditions`, nested so deep. `demand` is a header and its text without which
-    nothing matches, or None.
+    It has so many `conditions`. `demand` is a header and its text without which nothing matches,
+    or None.
     """
 
     evaluate: Evaluate
     conditions: int = 1
-    depth: int = 1
     demand: tuple[str, str] | None = None
 
     def __call__(self, headers: Headers, budget: Budget | None = None) -> bool:
@@ -166,7 +165,6 @@ def _joined(parts: Sequence[Filter], *, decisive: bool) -> Filter:
     return Filter(
         evaluate,
         1 + sum(part.conditions for part in parts),
-        1 + max(part.depth for part in parts),
         demands[0] if demands else None,
     )
 
@@ -176,37 +174,28 @@ def _opposite(part: Filter) -> Filter:
         truth = part.evaluate(headers, budget)
         return None if truth is None else not truth
 
-    return Filter(evaluate, 1 + part.conditions, 1 + part.depth)
+    return Filter(evaluate, 1 + part.conditions)
 
 
 def _exists(name: str) -> Filter:
     return Filter(lambda headers, _budget: name in headers)
 
 
-def _on_text(
-    name: str, test: Callable[[str], bool], demand: tuple[str, str] | None = None
+def _header(
+    name: str,
+    test: Callable[[Any], bool],
+    *,
+    is_number: bool = False,
+    demand: tuple[str, str] | None = None,
 ) -> Filter:
+    """A header passes a test, of its text or of the number that it is."""
+
     def evaluate(headers: Headers, _budget: Budget) -> Truth:
-        value = headers.get(name)
+        text = headers.get(name)
+        value = _number(text) if is_number else text
         return None if value is None else test(value)
 
     return Filter(evaluate, demand=demand)
-
-
-def _on_number(name: str, test: Callable[[int], bool]) -> Filter:
-    def evaluate(headers: Headers, _budget: Budget) -> Truth:
-        value = _number(headers.get(name))
-        return None if value is None else test(value)
-
-    return Filter(evaluate)
-
-
-def _compared(name: str, sign: str, wanted: str | int) -> Filter:
-    test = _TESTS[sign]
-    if isinstance(wanted, int):
-        return _on_number(name, lambda header: test(header, wanted))
-    demand = (name, wanted) if sign == "=" else None
-    return _on_text(name, lambda header: test(header, wanted), demand)
 
 
 def _number(text: str | None) -> int | None:
@@ -249,6 +238,7 @@ def _parts(text: str, escape: str) -> Iterator[str | Wildcard]:
 
 
 K = TypeVar("K", bound=Hashable)
+Found = TypeVar("Found", Filter, Rules)
 
 
 class FilterIndex(Generic[K]):
@@ -283,11 +273,10 @@ _KEYWORDS = frozenset({
     "ENDS", "WITH", "IS", "NULL",
 })  # fmt: skip
 _TOKEN = re.compile(
-    r"""\s*(?:(?P<text>'(?:[^']|'')*')|(?P<quoted>"(?:[^"]|"")*")|(?P<number>[+-]?\d+)"""
-    r"""|(?P<word>[A-Za-z_][A-Za-z0-9_.]*)|(?P<symbol><>|<=|>=|->|[=<>(),]))""",
+    r"""(?P<text>'(?:[^']|'')*')|(?P<quoted>"(?:[^"]|"")*")|(?P<number>[+-]?\d+)"""
+    r"""|(?P<word>[A-Za-z_][A-Za-z0-9_.]*)|(?P<symbol><>|<=|>=|->|[=<>(),])|(?P<unknown>\S)""",
     re.ASCII,
 )
-_SPACE = re.compile(r"\s*", re.ASCII)
 
 
 class _Token(NamedTuple):
@@ -302,10 +291,10 @@ def parse_filter(text: str) -> Filter:
     Raises:
         Invalid: names the position (from 1), what was expected and what was found.
     """
-    found = _Parser(text).expression()
-    if isinstance(found, Rules):
+    parser = _Parser(text)
+    if parser.begins_rules:
         raise Invalid("The filter is wrong at position 1: RULES belong into _priority.")
-    return found
+    return parser.whole(parser.condition())
 
 
 def parse_rules(text: str) -> Rules:
@@ -314,46 +303,41 @@ def parse_rules(text: str) -> Rules:
     Raises:
         Invalid: as `parse_filter`.
     """
-    found = _Parser(text).expression()
-    if not isinstance(found, Rules):
+    parser = _Parser(text)
+    if not parser.begins_rules:
         raise Invalid("The rules are wrong at position 1: expected RULES(condition -> number).")
-    return found
+    return parser.whole(parser.rules())
 
 
 class _Parser:
     """Recursive descent over the tokens; its depth is bounded while it reads."""
 
     def __init__(self, text: str) -> None:
-        if len(text.encode(errors="surrogatepass")) > MAX_TEXT:
-            raise Invalid(f"The filter is longer than {MAX_TEXT} bytes.")
         try:
-            text.encode()
+            size = len(text.encode())
         except UnicodeEncodeError as exc:
             raise Invalid(
                 f"The filter is wrong at position {exc.start + 1}: no valid Unicode."
             ) from exc
+        if size > MAX_TEXT:
+            raise Invalid(f"The filter is longer than {MAX_TEXT} bytes.")
         self._tokens = _tokens(text)
         self._next = 0
         self._depth = 0
 
-    def expression(self) -> Filter | Rules:
-        found: Filter | Rules
-        if self._is_at("RULES") and self._is_at("(", 1):
-            found = self._rules()
-            depth = max(condition.depth for condition, _ in found.rules)
-        else:
-            found = self._or()
-            depth = found.depth
+    @property
+    def begins_rules(self) -> bool:
+        return self._is_at("RULES") and self._is_at("(", 1)
+
+    def whole(self, found: Found) -> Found:
+        """What was read, if that was all, and is not too large."""
         if self._tokens[self._next].kind != "end":
             self._fail("expected the end")
-        if found.conditions > MAX_CONDITIONS or depth > MAX_DEPTH:
-            raise Invalid(
-                f"The filter is too large: at most {MAX_CONDITIONS} conditions, nested at most "
-                f"{MAX_DEPTH} deep."
-            )
+        if found.conditions > MAX_CONDITIONS:
+            raise Invalid(f"The filter is too large: at most {MAX_CONDITIONS} conditions.")
         return found
 
-    def _rules(self) -> Rules:
+    def rules(self) -> Rules:
         self._next = 2
         rules: list[tuple[Filter, int]] = []
         default = DEFAULT_PRIORITY
@@ -362,7 +346,7 @@ class _Parser:
                 self._next += 1
                 default = self._integer(0, MAX_PRIORITY)
                 break
-            condition = self._or()
+            condition = self.condition()
             self._expect("->")
             from_header = self._take("HEADER")
             priority = PRIORITY_FROM_HEADER if from_header else self._integer(0, MAX_PRIORITY)
@@ -372,7 +356,7 @@ class _Parser:
         self._expect(")")
         return Rules(rules, default, sum(condition.conditions for condition, _ in rules))
 
-    def _or(self) -> Filter:
+    def condition(self) -> Filter:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             self._fail(f"nested more than {MAX_DEPTH} deep")
@@ -387,8 +371,6 @@ class _Parser:
         parts = [read()]
         while self._take(word):
             parts.append(read())
-        if len(parts) >= MAX_CONDITIONS:
-            self._fail(f"more than {MAX_CONDITIONS - 1} conditions in a row")
         return _joined(parts, decisive=decisive)
 
     def _not(self) -> Filter:
@@ -396,7 +378,7 @@ class _Parser:
 
     def _primary(self) -> Filter:
         if self._take("("):
-            inner = self._or()
+            inner = self.condition()
             self._expect(")")
             return inner
         if self._take("TRUE"):
@@ -408,19 +390,23 @@ class _Parser:
             name = self._name()
             self._expect(")")
             return _exists(name)
-        return self._condition(self._name())
+        return self._comparison(self._name())
 
-    def _condition(self, name: str) -> Filter:
-        token = self._tokens[self._next]
-        if token.kind == "symbol" and token.value in _TESTS:
+    def _comparison(self, name: str) -> Filter:
+        sign = self._tokens[self._next].value
+        if sign in _TESTS:
             self._next += 1
-            is_number = self._tokens[self._next].kind == "number"
-            wanted = self._integer(INT64_MIN, INT64_MAX) if is_number else self._text()
-            return _compared(name, token.value, wanted)
+            test = _TESTS[sign]
+            if self._tokens[self._next].kind == "number":
+                number = self._integer(INT64_MIN, INT64_MAX)
+                return _header(name, lambda header: test(header, number), is_number=True)
+            text = self._text()
+            demand = (name, text) if sign == "=" else None
+            return _header(name, lambda header: test(header, text), demand=demand)
         for word in ("STARTS", "ENDS"):
             if self._take(word):
                 self._expect("WITH")
-                return _on_text(name, methodcaller(f"{word.lower()}with", self._text()))
+                return _header(name, methodcaller(f"{word.lower()}with", self._text()))
         if self._take("IS"):
             negated = self._take("NOT")
             self._expect("NULL")
@@ -436,7 +422,7 @@ class _Parser:
             while self._take(","):
                 values.add(self._text())
             self._expect(")")
-            return _on_text(name, values.__contains__)
+            return _header(name, values.__contains__)
         if self._take("LIKE"):
             why = f"a LIKE pattern has at most {MAX_PATTERN} characters"
             pattern, escape = self._text(range(MAX_PATTERN + 1), why), ""
@@ -447,7 +433,7 @@ class _Parser:
             low = self._integer(INT64_MIN, INT64_MAX)
             self._expect("AND")
             high = self._integer(INT64_MIN, INT64_MAX)
-            return _on_number(name, lambda header: low <= header <= high)
+            return _header(name, lambda header: low <= header <= high, is_number=True)
         return self._fail("expected a comparison after the name")
 
     def _name(self) -> str:
@@ -503,16 +489,13 @@ class _Parser:
 
 def _tokens(text: str) -> list[_Token]:
     tokens: list[_Token] = []
-    offset = _SPACE.match(text, 0).end()  # type: ignore[union-attr]  # matches empty text too
-    while offset < len(text):
-        match = _TOKEN.match(text, offset)
-        if match is None:
+    for match in _TOKEN.finditer(text):
+        kind, value, position = match.lastgroup or "", match[0], match.start() + 1
+        if kind == "unknown":
             raise Invalid(
-                f"The filter is wrong at position {offset + 1}: nothing can begin with "
-                f"{text[offset]!r} here."
+                f"The filter is wrong at position {position}: nothing can begin with {value!r} "
+                "here."
             )
-        kind = match.lastgroup or ""
-        tokens.append(_Token(kind, match[kind], match.start(kind) + 1))
-        offset = _SPACE.match(text, match.end()).end()  # type: ignore[union-attr]  # as above
+        tokens.append(_Token(kind, value, position))
     tokens.extend([_Token("end", "", len(text) + 1)] * 2)
     return tokens

@@ -17,7 +17,7 @@ import difflib
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct
 
@@ -331,17 +331,11 @@ def _growing(read: _Growing) -> list[int]:
     return delays
 
 
-class Operation(NamedTuple):
-    """One step of a patch on a top-level metadata key."""
+class Operation(Struct, rename={"key": "path"}):
+    """One step of a patch on a top-level key, which clients write with "/metadata/" before it."""
 
-    op: str
-    key: str
-    value: Any = None
-
-
-class _Step(Struct):
     op: Literal["add", "remove", "replace"]
-    path: str
+    key: str
     value: Any = UNSET
 
 
@@ -351,8 +345,10 @@ def parse_patch(document: Any) -> Sequence[Operation]:  # noqa: ANN401 - any JSO
     Raises:
         Invalid: names the operation that is wrong and why.
     """
-    steps: list[_Step] = read_json(document, list[_Step], "The patch")
-    return [_operation(index, step) for index, step in enumerate(steps)]
+    operations: list[Operation] = read_json(document, list[Operation], "The patch")
+    for index, operation in enumerate(operations):
+        operation.key = _key_of(index, operation)
+    return operations
 
 
 def apply_patch(
@@ -364,25 +360,25 @@ def apply_patch(
         Conflict: a key to replace or remove is neither stored nor one that every queue shows.
     """
     patched = dict(metadata)
-    for op, key, value in operations:
+    for one in operations:
+        op, key = one.op, one.key
         if op != "add" and key not in patched and key not in shown:
             raise Conflict(f"Can't {op} the metadata key {key!r}: the queue does not have it.")
         if op == "remove":
             patched.pop(key, None)
         else:
-            patched[key] = value
+            patched[key] = one.value
     return patched
 
 
-def _operation(index: int, step: _Step) -> Operation:
+def _key_of(index: int, step: Operation) -> str:
     if step.op != "remove" and step.value is UNSET:
         raise Invalid(f"Operation {index}: {step.op!r} needs a 'value'.")
-    found = _PATH.fullmatch(step.path)
+    found = _PATH.fullmatch(step.key)
     first, key = ("", "") if found is None else map(str.strip, found.groups())
     if not (first and key) or (step.op != "remove" and first.lower() != "metadata"):
         raise Invalid(
             f"Operation {index}: 'path' must be '/metadata/' and one key, in which '~0' stands for "
             "'~' and '~1' for '/'."
         )
-    key = key.replace("~1", "/").replace("~0", "~")
-    return Operation(step.op, key, None if step.value is UNSET else step.value)
+    return key.replace("~1", "/").replace("~0", "~")
