@@ -223,6 +223,23 @@ async def test_a_dead_letter_can_go_to_the_queues_own_failed_list(queue: QueueUn
     assert [entry.id for entry in page.entries] == [failed, rejected, lapsed]
 
 
+async def test_whoever_follows_a_history_misses_nothing(queue: QueueUnderTest) -> None:
+    """Also where all of it was trimmed since."""
+    queue.stores.need(Capability.HISTORY)
+    await queue.stores.management.create_queue(queue.ref, {"_done_retention": 60}, max_queues=9)
+    marker = None
+    for _ in range(2):
+        ids = await queue.post(*"abc")
+        await queue.delete(*ids, claims=[await queue.claim_id()])
+        page = await queue.stores.messages.history(
+            queue.ref, HistoryState.DONE, marker=marker, limit=10
+        )
+        assert sorted(entry.id for entry in page.entries) == sorted(ids)
+        marker = page.marker
+        queue.advance(HOUR)
+        await queue.stores.messages.sweep(100)
+
+
 # The wait before the next try.
 
 

@@ -7,7 +7,8 @@ from typing import NamedTuple
 from zaqar_lite.storage.opendata.format import MAX_U64, CodecError, active, take, utf8
 from zaqar_lite.storage.opendata.format.active import NO_EXTRA, Extra, read_active
 from zaqar_lite.storage.opendata.format.bookkeeping import CONFIG
-from zaqar_lite.storage.opendata.format.records import HEADERS, POSTED, Metadata
+from zaqar_lite.storage.opendata.format.keys import RecordType
+from zaqar_lite.storage.opendata.format.records import ENDED, HEADERS, POSTED, Metadata
 
 
 def encode_raw_payload(body: bytes) -> bytes:
@@ -66,6 +67,17 @@ def encode_active(
     rows = [(False, row) for row in available] + [(True, row) for row in in_flight]
     encoded = {at: active.encode_extra(rows[at][1][0], one) for at, one in (extras or {}).items()}
     return active.encode_active([(*row, encoded.get(at, b"")) for at, row in enumerate(rows)])
+
+
+def merged_pages(kind: RecordType, pages: Mapping[bytes, bytes]) -> bytes:
+    """One page that has what several have."""
+    if kind is not RecordType.ACTIVE:
+        return ENDED.encode([one for page in pages.values() for one in ENDED.decode(page)[0]])
+    elements = [one for page in pages.values() for one in read_active(page)]
+    return active.encode_active([
+        (held, fields, b"" if extra == NO_EXTRA else active.encode_extra(fields[0], extra))
+        for held, fields, extra in elements
+    ])  # fmt: skip
 
 
 class Config(NamedTuple):

@@ -63,6 +63,16 @@ async def test_a_message_set_aside_is_not_ready_when_its_claim_ends(filled: Stor
     assert texts(popped) == numbers(1, 11)
 
 
+async def test_a_post_leaves_what_is_set_aside_in_a_queue_without_a_record(filled: Store) -> None:
+    (page,) = [key for key in await filled.records(RecordType.ACTIVE) if b"other" in key]
+    (message,) = await filled.all_messages(OTHER)
+    await filled.restart_damaged(PAYLOAD_PREFIX + bytes.fromhex(message.id[:16]))
+    await filled.post("new", to=OTHER)
+    await filled.restart_mended()
+    assert await filled.bodies(OTHER) == ["of another queue", "new"]
+    assert page in await filled.records(RecordType.ACTIVE)
+
+
 @pytest.mark.parametrize(
     "lost",
     [

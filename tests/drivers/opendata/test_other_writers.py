@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Iterable
 
 import pytest
 
@@ -12,12 +13,13 @@ from tests.drivers.opendata.rfc import (
     encode_config,
     encode_metadata,
     encode_uri,
+    merged_pages,
     read_config,
 )
 from tests.drivers.opendata.store import Store
 from tests.drivers.store import HOUR, OTHER, QUEUE, texts
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
-from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.models import HistoryState, QueueRef
 from zaqar_lite.storage.opendata import database
 from zaqar_lite.storage.opendata.engine import Batch
 from zaqar_lite.storage.opendata.format import array, bookkeeping, keys, records
@@ -179,7 +181,9 @@ async def test_a_payload_that_lies_elsewhere_is_refused_by_name(
     assert not await store.records(RecordType.PAYLOAD)
 
 
-@pytest.mark.parametrize("body", [b"\xff", b"no json"])
+@pytest.mark.parametrize(
+    "body", [b"\xff", b"no json", b"[NaN]", '"a"'.encode("utf-16"), b"\xef\xbb\xbf1"]
+)
 async def test_a_payload_that_is_no_json_is_refused_by_name(
     store: Store, caplog: pytest.LogCaptureFixture, body: bytes
 ) -> None:
@@ -205,6 +209,32 @@ async def test_queues_of_another_writer_are_named_and_left(store: Store) -> None
     for key, value in foreign.items():
         assert await store.db.engine.get(key) == value
     await store.put({}, *foreign)
+
+
+@pytest.mark.parametrize("done", [1, 20, 80])
+async def test_what_is_in_a_long_page_is_nowhere_else(store: Store, done: int) -> None:
+    """The RFC has one page of a queue, and 0.2.0 had pages of up to 128 messages."""
+    await store.management.create_queue(QUEUE, {"_done_retention": 0}, max_queues=9)
+    ids = await store.post(*map(str, range(101)))
+    assert await store.acknowledge(limit=done) == done
+    for kind in (RecordType.ACTIVE, RecordType.DONE):
+        pages = await store.records(kind)
+        root = keys.queue_key(kind, b"project/queue")
+        await store.put({root: merged_pages(kind, pages)}, *(pages.keys() - {root}))
+    assert await store.bodies() == texts_of(range(done, 101))
+    assert not await store.messages.delete(QUEUE, [ids[-1]], claim_ids=None)
+    claimed = await store.claim(10)
+    await store.restart()
+    assert await store.bodies() == texts_of(range(done, 100))
+    assert not store.db.execute("SELECT * FROM aside").fetchall()
+    assert texts(claimed) == texts_of(range(done, done + 10))
+    assert texts(await store.claim(100)) == texts_of(range(done + 10, 100))
+    assert await store.acknowledge(queue=OTHER) == 0
+    assert [entry.id for entry in await store.history(HistoryState.DONE)] == ids[:done]
+
+
+def texts_of(numbers: Iterable[int]) -> list[str]:
+    return list(map(str, numbers))
 
 
 async def test_payloads_of_no_message_are_named_and_left(store: Store) -> None:

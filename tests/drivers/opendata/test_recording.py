@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import gc
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 from unittest.mock import patch
 
@@ -21,7 +21,7 @@ from tests.drivers.opendata.store import Store
 from tests.drivers.store import HOUR, MINUTE, OTHER, QUEUE
 from zaqar_lite.domain.errors import NotFound, Unavailable
 from zaqar_lite.domain.ids import new_claim_id, new_message_id
-from zaqar_lite.domain.models import HistoryState, Message
+from zaqar_lite.domain.models import DeadLetter, HistoryState, Message, Move, RetryPolicy
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
 from zaqar_lite.domain.yielding import next_turn
@@ -31,6 +31,7 @@ from zaqar_lite.storage.opendata.format import bookkeeping, keys, records
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.messages import digest_of
 from zaqar_lite.storage.opendata.pages import PAGE_SIZE
+from zaqar_lite.storage.opendata.slatedb.binding import slatedb
 
 pytestmark = pytest.mark.anyio
 RAW = b"project/queue"
@@ -107,6 +108,11 @@ async def test_a_dropped_queue_leaves_no_record(store: Store) -> None:
     await store.messages.purge(QUEUE, forget=True)
     for kind in LEFT:
         assert not await store.records(kind)
+    record, _ = await store.management.create_queue(QUEUE, {}, max_queues=9)
+    await store.management.delete_queue(QUEUE, version=record.version)
+    await store.restart()  # before it is purged: nobody has a row for it any more
+    for kind in LEFT:
+        assert not await store.records(kind)
     await store.post("new")
     assert await store.bodies() == ["new"]
 
@@ -166,6 +172,7 @@ async def test_a_history_is_paged_and_trimmed(store: Store) -> None:
     await store.management.create_queue(QUEUE, {"_done_retention": 60}, max_queues=9)
     await store.post(*["done"] * (PAGE_SIZE + 1))
     assert await store.acknowledge(limit=PAGE_SIZE) == PAGE_SIZE
+    first = await store.messages.history(QUEUE, HistoryState.DONE, marker=None, limit=PAGE_SIZE)
     store.clock.advance(MINUTE)
     assert await store.acknowledge() == 1
     pages = await store.records(RecordType.DONE)
@@ -177,6 +184,8 @@ async def test_a_history_is_paged_and_trimmed(store: Store) -> None:
     await store.restart()
     (entry,) = await store.history(HistoryState.DONE)
     assert list(entry.consumers) == ["worker"]
+    rest = await store.messages.history(QUEUE, HistoryState.DONE, marker=first.marker, limit=9)
+    assert rest.entries == [entry]
 
 
 async def test_an_id_of_another_store_stays_in_the_history(store: Store) -> None:
@@ -195,6 +204,45 @@ async def test_an_id_of_another_store_stays_in_the_history(store: Store) -> None
     store.clock.advance(MINUTE)
     await store.sweep()
     assert not await store.records(RecordType.ADOPTED)
+
+
+async def test_what_was_imported_without_attempts_keeps_its_counts(store: Store) -> None:
+    """And becomes a dead letter as all others do; nobody knows who held it last."""
+    now, own_ids = store.clock.now_ms(), [new_message_id(store.next_id + n) for n in range(3)]
+    messages = [
+        Message(
+            own_id, 0, b"1", HOUR, 0, now + HOUR * (10**6 if claims else 1), now, None, claims, "p",
+            failure_count=failures,
+        )
+        for own_id, claims, failures in zip(own_ids, (3, 1, 0), (2, 0, 1), strict=True)
+    ]  # fmt: skip
+    await store.messages.import_messages(QUEUE, messages, source="other", number=1)
+    for _ in range(2):
+        await store.restart()
+        found = await store.all_messages()
+        assert [(one.claim_count, one.failure_count) for one in found] == [(3, 2), (1, 0), (0, 1)]
+        await check_database(store.db)
+    claimed = await store.claim(retries=RetryPolicy(DeadLetter(OTHER, 3)))
+    assert [one.id for one in claimed.messages] == own_ids[1:]
+    assert not await store.messages.delete(QUEUE, own_ids[1:], claim_ids=None)
+    assert [one.id for one in await store.all_messages(OTHER)] == own_ids[:1]
+    await store.messages.purge(OTHER)
+    assert not await store.records(RecordType.ATTEMPTS)
+
+
+@pytest.mark.parametrize("headers", [{}, {"sys.client": "a", "queue": "b"}])
+async def test_headers_may_have_names_of_the_store_s_own(
+    store: Store, headers: dict[str, str]
+) -> None:
+    new = [NewMessage(b"1", HOUR, headers=headers)]
+    for client in ("", "producer"):
+        await store.messages.post(QUEUE, new, client_id=client, version=None)
+    before = await store.all_messages()
+    await store.restart()
+    after = await store.all_messages()
+    assert [(one.headers, one.client_id) for one in after] == [
+        (one.headers, one.client_id) for one in before
+    ]
 
 
 async def test_a_claim_that_holds_nothing_goes_at_its_end(store: Store) -> None:
@@ -240,6 +288,9 @@ async def test_attempts_of_an_earlier_version_read_on(store: Store) -> None:
     await store.put({key: records.encode_attempts(records.Attempts(("worker",)))}, attempt)
     (message,) = await store.all_messages(details=True)
     assert (message.claim_count, message.failure_count, list(message.attempts)) == (1, 0, [])
+    for there, back in ((QUEUE, OTHER), (OTHER, QUEUE)):  # where nobody knows who held it last
+        moved = await store.messages.move(there, [message_id], Move(back, HOUR, reset=False))
+        assert moved == [Outcome.DONE]
     again = await store.claim()
     failed = Settlement(message_id, Act.RELEASE, failed=True)
     done = await store.messages.settle(QUEUE, again.claim_id or "", [failed])
@@ -275,6 +326,25 @@ async def test_attempts_under_a_number_of_an_earlier_version_get_their_own(
     ]
     await store.messages.delete(QUEUE, [message_id], claim_ids=None)
     assert not await store.records(RecordType.ATTEMPT)
+
+
+@pytest.mark.parametrize("error", [OSError, slatedb.InternalError])
+async def test_an_acknowledgement_that_failed_is_not_taken_for_one_that_was_stored(
+    store: Store, error: Callable[[str], Exception]
+) -> None:
+    """The tables are filled anew, so that another try is no try to delete what is not there."""
+    (message_id,) = await store.post("a")
+
+    async def fail(*_: object) -> None:
+        raise error("planted")
+
+    with patch.object(store.db.engine, "_write", fail), pytest.raises(Unavailable):
+        await store.messages.delete(QUEUE, [message_id], claim_ids=None)
+    await post_when_open(store, "b")
+    assert await store.bodies() == ["a", "b"]
+    await store.messages.delete(QUEUE, [message_id], claim_ids=None)
+    await store.restart()
+    assert await store.bodies() == ["b"]
 
 
 async def test_a_batch_that_failed_is_undone_and_the_store_goes_on(store: Store) -> None:

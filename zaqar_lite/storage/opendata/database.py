@@ -177,7 +177,7 @@ class Database(database.Database):
         try:
             await self.engine.open()
             return await self._load()
-        except ConfigurationError as exc:
+        except (ConfigurationError, ValueError) as exc:
             raise Unavailable("The store can't be opened.", detail=str(exc)) from exc
 
     def _stalled(self) -> Unavailable:
@@ -267,9 +267,10 @@ class Database(database.Database):
         if encoding is None:
             raise Unavailable("The store is closed.")
         try:
-            batch = await encoding.finish()
+            await self.engine.commit(await encoding.finish())
+        except Unavailable:
+            raise
         except Exception as exc:  # a bug: the tables are to be what is stored
             logger.exception("a batch can't be written")
             raise Unavailable("The store can't write this; try again.") from exc
-        await self.engine.commit(batch)
         self._block_end = self._next_end

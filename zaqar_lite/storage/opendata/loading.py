@@ -38,6 +38,7 @@ from zaqar_lite.storage.opendata.format.active import (
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.ids import number_in
 from zaqar_lite.storage.opendata.opening import Own
+from zaqar_lite.storage.opendata.pages import PAGE_SIZE
 from zaqar_lite.storage.opendata.recorder import EMPTY, KINDS, STATES
 from zaqar_lite.storage.sql.entries import (
     DELAYED,
@@ -48,6 +49,7 @@ from zaqar_lite.storage.sql.entries import (
     encode,
     in_lists,
 )
+from zaqar_lite.storage.sql.queues import NEVER
 
 if TYPE_CHECKING:
     from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
@@ -97,7 +99,8 @@ UPDATE queue SET keys = c.keys
 UPDATE queue SET ended = c.ended
   FROM (SELECT queue, count(*) AS ended FROM history GROUP BY queue) c WHERE number = c.queue;
 UPDATE queue SET sweep_at = 0 WHERE ready + delayed + leased + parked + keys + ended > 0;
-DELETE FROM queue WHERE version = 0 AND ready + delayed + leased + parked + keys + ended = 0;
+DELETE FROM queue WHERE version = 0 AND ready + delayed + leased + parked + keys + ended = 0
+  AND content NOT IN (SELECT queue FROM aside);
 INSERT INTO project SELECT project, count(*) FROM queue WHERE version > 0 GROUP BY project;
 UPDATE counter SET number = ?, position = ?, version = ?, instant = ?;
 DELETE FROM body WHERE holders = 0;
@@ -118,9 +121,10 @@ class Loading:
 
     `position` is the last id that is taken. `damages` name what can't be read, and `lost` has the
     numbers of messages whose payload can't be handed out, and why. With the next batch `puts` are
-    written and `stale` records deleted, and so are the pages of the rows in `again`, by content,
-    although these rows have not changed; after it `deletes` go, which earlier versions left.
-    `unrecorded` are entries that a killed server has not recorded the holders of, and since when.
+    written, `stale` records deleted, and the pages of the rows in `again` written, by kind and
+    number, although these rows have not changed; after it `deletes` go, which earlier versions
+    left. `unrecorded` are entries that a killed server has not recorded the holders of, and since
+    when.
     """
 
     def __init__(
@@ -135,7 +139,7 @@ class Loading:
         self.lost: dict[int, str] = {}
         self.puts: dict[bytes, bytes] = {}
         self.stale: list[bytes] = []
-        self.again: dict[int, set[int]] = defaultdict(set)
+        self.again: dict[tuple[RecordType, int], set[int]] = defaultdict(set)
         self.deletes: list[bytes] = []
         self.unrecorded: dict[tuple[int, int], int] = {}
         self.slices = Slices()
@@ -347,12 +351,20 @@ class Loading:
         if last > MAX_POSITION:
             raise CodecError(f"a position of {last}")
         self.connection.executemany(INSERT_ENTRY, rows)
-        values = (RecordType.ACTIVE.value, queue.content, first, number or 0)
-        self.connection.execute("INSERT OR IGNORE INTO page VALUES (?, ?, ?, ?)", values)
+        self._insert_page(RecordType.ACTIVE, queue.content, first, number, len(positions))
         self._bounds[queue.content].append((first, last))
         if not self.connection.changes():  # of another writer, which has messages twice
             self.stale.append(key)
-            self.again[queue.content].update(positions)
+            self.again[RecordType.ACTIVE, queue.content].update(positions)
+
+    def _insert_page(
+        self, kind: RecordType, queue: int, first: int, number: int | None, size: int
+    ) -> None:
+        """Insert a page. Earlier versions and others have longer ones: these are cut at once."""
+        if size > PAGE_SIZE:
+            self.again[kind, queue].add(first)
+        values = (kind.value, queue, first, number or 0)
+        self.connection.execute("INSERT OR IGNORE INTO page VALUES (?, ?, ?, ?)", values)
 
     def _known(self, numbers: Sequence[int]) -> dict[int, _Known]:
         """What the log says of those messages that are whole."""
@@ -467,17 +479,20 @@ class Loading:
                 self.puts[keys.attempt_key(history, attempt)] = value
                 self.deletes.append(keys.attempt_key(found.history, attempt))
             self.puts[key] = records.encode_attempts(found._replace(history=history))
-        if not (found.consumers or found.last_ended or ended):
+        if not (found.consumers or found.last_ended or found.failures or ended):
             return
         last_end = None if found.last_ended is None or state == LEASED else found.last_ended
+        has_attempts = bool(found.consumers or ended)
         self.connection.execute(
-            "UPDATE entry SET failures = ?, last_end = ?, has_attempts = 1"
+            "UPDATE entry SET failures = ?, last_end = ?, has_attempts = ?"
             " WHERE queue = ? AND position = ?",
             (
-                found.failures, None if last_end is None else END_NUMBERS[last_end],
+                found.failures, None if last_end is None else END_NUMBERS[last_end], has_attempts,
                 content, position,
             ),
         )  # fmt: skip
+        if not has_attempts:
+            return
         attempts = b"[" + b",".join(one for _, one in ended) + b"]"
         kept = (own_id, attempts, json.dumps(found.consumers))
         self.connection.execute("INSERT OR IGNORE INTO attempts VALUES (?, ?, ?)", kept)
@@ -500,16 +515,17 @@ class Loading:
         page, queue = keys.read_page(rest), self.numbers_of(raw).own
         (listed,) = records.ENDED.decode(value)
         last = self.connection.execute(
-            "SELECT max(number) FROM history WHERE queue = ? AND state = ?", (queue, state)
+            "SELECT ifnull(max(number), 0) FROM history WHERE queue = ? AND state = ?",
+            (queue, state),
         ).get
-        first = 1 + (last or 0)
-        rows = [
-            (queue, state, at, self._ended_id(raw, number), ended_at, attempts, "[]")
-            for at, (number, ended_at, attempts) in enumerate(listed, first)
-        ]
+        rows = []
+        for number, ended_at, attempts in listed:
+            last = max(last + 1, min(ended_at * 1000, NEVER))  # as `history.append` counts
+            rows.append((
+                queue, state, last, self._ended_id(raw, number), ended_at, attempts, "[]",
+            ))  # fmt: skip
         self.connection.executemany("INSERT INTO history VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
-        values = (STATES[state].value, queue, first, page or 0)
-        self.connection.execute("INSERT INTO page VALUES (?, ?, ?, ?)", values)
+        self._insert_page(STATES[state], queue, rows[0][2], page, len(rows))
 
     def _read_key(self, key: bytes, value: bytes) -> None:
         raw, name = keys.read_queue_key(key)
@@ -550,5 +566,5 @@ class Loading:
             before, end = -1, -1
             for first, last in sorted(bounds):
                 if first <= end:
-                    self.again[content].update((before, first))
+                    self.again[RecordType.ACTIVE, content].update((before, first))
                 before, end = first, max(end, last)

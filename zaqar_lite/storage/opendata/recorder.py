@@ -56,7 +56,8 @@ _WHO = """SELECT e.position, e.body, e.id, e.state, e.failures, e.last_end, e.is
     c.client, a.attempts, a.clients FROM entry e
     LEFT JOIN claim c ON e.state = 2 AND c.id = e.claim
     LEFT JOIN attempts a ON e.has_attempts = 1 AND a.id = e.id
-    WHERE (e.state = 2 OR e.has_attempts = 1) AND e.queue = ? AND e.position"""
+    WHERE (e.state = 2 OR e.has_attempts = 1 OR e.last_end IS NOT NULL)
+    AND e.queue = ? AND e.position"""
 _HELD = """SELECT position, id, body, is_shared, moved FROM entry
     WHERE queue = ? AND state = 2 AND claim = ? AND position"""
 _decode_attempts = msgspec.json.Decoder(tuple[Attempt, ...]).decode
@@ -105,13 +106,15 @@ class Recorder:
             self._session.close()
             self._session = None
 
-    async def repair(self, again: Mapping[int, Iterable[int]], stale: Iterable[bytes]) -> Batch:
-        """Delete records, and make the pages of rows that have not changed, by their queues."""
+    async def repair(
+        self, again: Mapping[tuple[RecordType, int], Iterable[int]], stale: Iterable[bytes]
+    ) -> Batch:
+        """Delete records, and make the pages of rows that have not changed, by kind and queue."""
         encoding = Encoding(self)
         for key in stale:
             encoding.delete(key)
-        for queue, positions in again.items():
-            await encoding.encode_pages(RecordType.ACTIVE, queue, positions)
+        for (kind, queue), rows in again.items():
+            await encoding.encode_pages(kind, queue, rows)
         return await encoding.finish()
 
     async def encode(self) -> "Encoding":
@@ -259,7 +262,7 @@ class Encoding:
             self._forget_entry(row)
         async for row in self._each(self._new["entry"]):
             touched[row[0]].add(row[1])
-            if row[10] or row[18]:
+            if row[10] or row[18] or row[14] is not None:
                 ended[row[0]].add(row[1])
             if row[17]:
                 self._keep_id(row)
@@ -283,8 +286,8 @@ class Encoding:
         shown = self._ids.shown(row[2], row[1], number, row[16], row[17])
         if shown.is_kept:
             self.delete(keys.message_key(RecordType.ADOPTED, shown.number))
-        was_recorded = self._recorder.unrecorded.pop((row[0], row[1]), None) is None
-        if row[18] or (row[10] and was_recorded):
+        is_unrecorded = self._recorder.unrecorded.pop((row[0], row[1]), None) is not None
+        if row[17] or row[18] or row[10] > is_unrecorded:  # most are claimed once, and settled
             self.delete(keys.attempts_key(shown.number, raw))
 
     def _keep_id(self, row: Row) -> None:
@@ -308,7 +311,7 @@ class Encoding:
                 outcome = [one.outcome for one in attempts.values()][-1] if attempts else None
                 known = records.Attempts(
                     () if by is None else tuple(json.loads(by)),
-                    history if attempts or failures else 0,
+                    0 if outcome is None and last is None else history,
                     failures,
                     outcome if last is None or state == LEASED else ENDED[last],
                     [(number, one.size) for number, one in attempts.items()],
@@ -419,15 +422,19 @@ class Encoding:
             ref = QueueRef(project, name)
             raw = keys.queue_id(ref)
             key = keys.queue_key(RecordType.CONFIG, raw)
-            if not version:
+            if version:
+                record = QueueRecord(ref, json.loads(metadata), version, bool(exposing))
+                self.put(key, bookkeeping.encode_queue_record(record))
+            else:
                 self.delete(key)
-                continue
-            record = QueueRecord(ref, json.loads(metadata), version, bool(exposing))
-            self.put(key, bookkeeping.encode_queue_record(record))
             for kind, queue in _lists_of(number, content):
                 root = keys.queue_key(kind, raw)
-                if root not in self.puts and not self._has_pages(kind, queue):
+                if root in self.puts or self._has_pages(kind, queue):
+                    continue
+                if version:
                     self.put(root, EMPTY[kind])
+                else:
+                    self.delete(root)
 
     def _has_record(self, number: int) -> bool:
         found = self._connection.execute(
@@ -474,16 +481,17 @@ def read_attempts(data: bytes) -> dict[int, Attempt]:
 def _headers(queue: str, client: str, own: str | None) -> bytes:
     """The headers that a message has in the log; most of a post have the same."""
     pairs = [(records.QUEUE_HEADER, queue)]
-    if client:
+    headers = {} if own is None else json.loads(own)
+    if client or records.CLIENT_HEADER in headers:  # the first one of that name is ours
         pairs.append((records.CLIENT_HEADER, client))
-    if own is not None:
-        pairs += json.loads(own).items()
+    pairs += headers.items()
     return records.HEADERS.encode(pairs)
 
 
 def _metadata(row: Row, headers: bytes) -> bytes:
     due, expires, created = row[5], row[7], row[9]
-    retention_s = max(1, -(-(expires - created) // 1000))  # 0 would mean for ever
+    # 0 would mean for ever
+    retention_s = min(max(1, -(-(expires - created) // 1000)), records.LONGEST_S)
     return records.POSTED.encode((row[15], created, created, due or created, retention_s), headers)
 
 

@@ -17,6 +17,8 @@ from contextlib import suppress
 from typing import NamedTuple
 
 import apsw
+from msgspec import MsgspecError
+from msgspec.json import decode
 
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.filters import Filter, Headers, Rules, parse_filter, parse_rules
@@ -25,11 +27,10 @@ from zaqar_lite.domain.metadata import FILTER, PRIORITY
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRef
 from zaqar_lite.storage.opendata.format import CodecError, keys, records
 from zaqar_lite.storage.opendata.format.active import Element, Extra
+from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.loading import INSERT_ENTRY, Loading
 
 logger = logging.getLogger(__name__)
-_LONGEST_S = 0xFFFF_FFFF
-"""The retention, in seconds, of what is to be kept for ever: 136 years, the longest there is."""
 
 
 class Logged(NamedTuple):
@@ -46,7 +47,7 @@ class Logged(NamedTuple):
     @property
     def ttl_ms(self) -> int:
         """Its retention; 0 seconds are for ever."""
-        return (self.retention_s or _LONGEST_S) * 1000
+        return (self.retention_s or records.LONGEST_S) * 1000
 
 
 class _Receiver(NamedTuple):
@@ -170,7 +171,7 @@ def _enter(
     known = logged.received, logged.client, logged.headers
     row = loading.row(queue, Element(False, fields, extra), known)
     loading.connection.execute(INSERT_ENTRY, row)
-    loading.again[queue.content].add(position)
+    loading.again[RecordType.ACTIVE, queue.content].add(position)
 
 
 def _refusal(loading: Loading, number: int) -> str | None:
@@ -179,7 +180,7 @@ def _refusal(loading: Loading, number: int) -> str | None:
     if body is None:
         return loading.lost.get(number, "the payload is missing")
     try:
-        json.loads(body)
-    except (ValueError, RecursionError):
+        decode(body)
+    except (MsgspecError, ValueError, RecursionError):
         return "the payload is no JSON"
     return None

@@ -23,7 +23,9 @@ def append(  # noqa: PLR0917 - which list of which queue gets what
 ) -> None:
     """Add messages that end now to a list; `client_id` is the consumer that held them last.
 
-    The consumers of a message are those of its last hand-outs, oldest first.
+    Numbers go on from the time in microseconds, so that a marker stays right where the list was
+    empty meanwhile, or was filled anew. The consumers of a message are those of its last
+    hand-outs, oldest first.
     """
     db.touch(queue)
     last = entries.first_of(
@@ -32,7 +34,8 @@ def append(  # noqa: PLR0917 - which list of which queue gets what
         (queue.number, state),
     )
     rows = []
-    for number, entry in enumerate(ended, 1 if last == NEVER else last + 1):
+    first = now * 1000 if last == NEVER else max(last + 1, now * 1000)
+    for number, entry in enumerate(ended, first):
         consumers = entries.kept_of(db, entry.id).clients if entry.has_attempts else []
         if client_id is not None:
             consumers.append(client_id)

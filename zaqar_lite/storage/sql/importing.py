@@ -68,12 +68,13 @@ def enter(db: Database, ref: QueueRef, arrivals: Sequence[Arrival]) -> None:
         queue.bytes += len(message.body)
         group, origin = group_of(message.headers), message.origin
         ended = message.attempts[-1].outcome if message.attempts else Ended.FAILED
+        was_handed_out = message.claim_count or message.failure_count or message.attempts
         rows.append((
             queue.content, position, number, state, priority, due, until, message.expires_at,
             message.ttl_ms, message.created_at, message.claim_count, message.failure_count,
-            END_NUMBERS[ended] if message.claim_count else None, position,
+            END_NUMBERS[ended] if was_handed_out else None, position,
             int(bool(message.attempts)), message.client_id or "",
-            None if message.headers is None else json.dumps(message.headers),
+            json.dumps(message.headers) if message.headers else None,
             None if group is None else group.encode(errors="surrogatepass"),
             None if origin is None else entries.encode(origin).decode(), len(message.body),
         ))  # fmt: skip

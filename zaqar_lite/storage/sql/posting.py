@@ -667,7 +667,7 @@ class _Rows:
             self._entries.append((
                 content, position, bytes.fromhex(ids[index]), DELAYED if due else READY,
                 one.priority, due, expires, one.ttl_ms, now, body, int(holders > 1),
-                self._client_id, None if headers is None else json.dumps(headers),
+                self._client_id, json.dumps(headers) if headers else None,
                 None if group is None else group.encode(errors="surrogatepass"), length,
             ))  # fmt: skip
         queue.expiry_at = expiry_at

@@ -193,7 +193,8 @@ def _origin(  # noqa: PLR0917 - as `bury`
 ) -> Origin:
     """Where a message comes from that leaves a queue now; `client` is who held it last."""
     if client is None and entry.has_attempts:
-        client = entries.kept_of(db, entry.id).attempts[-1].client_id
+        ended = entries.kept_of(db, entry.id).attempts
+        client = ended[-1].client_id if ended else None
     return Origin(
         queue.ref.name,
         now,

@@ -69,6 +69,8 @@ def decode_payload(data: bytes) -> bytes:
     raise CodecError(f"payload of the unknown type {kind.hex() or 'none'}")
 
 
+LONGEST_S = 0xFFFF_FFFF
+"""The longest retention in seconds, 136 years: of what is to be kept for ever."""
 QUEUE_HEADER = "queue"
 CLIENT_HEADER = "sys.client"
 HEADERS = array(PAIR, "<B")

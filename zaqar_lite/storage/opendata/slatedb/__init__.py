@@ -27,6 +27,7 @@ from zaqar_lite.storage.opendata.format import after_prefix
 from zaqar_lite.storage.opendata.slatedb.binding import (
     DURABLE,
     DURABLE_SCAN,
+    FAILURES,
     ONE_BLOCK,
     settings,
     slatedb,
@@ -183,7 +184,7 @@ class SlateDbEngine:
             self._local.acquire()
         try:
             self._db = await self._build()
-        except (slatedb.Error, slatedb.InternalError, OSError) as exc:
+        except FAILURES as exc:
             self._let_go()
             raise _cannot_open(f"{self._url}{self._path}", exc) from exc
         except BaseException:
@@ -272,7 +273,7 @@ class SlateDbEngine:
             if write.cancelled():
                 raise Unavailable("The store is closed.")
             write.result()
-        except (slatedb.Error, OSError) as exc:
+        except FAILURES as exc:
             reason = exc.reason if isinstance(exc, slatedb.Error.Closed) else None
             self.is_fenced = reason is slatedb.CloseReason.FENCED
             self._broken = f"writing to SlateDB at {self._path}: {exc}"
@@ -314,7 +315,7 @@ class SlateDbEngine:
             async with asyncio.timeout(patience):
                 await db.shutdown()
             await self._sync()
-        except (slatedb.Error, OSError):
+        except FAILURES:
             logger.exception("SlateDB did not shut down cleanly")
         finally:
             self._let_go()
@@ -346,7 +347,7 @@ class SlateDbEngine:
                 slatedb.FlushOptions(flush_type=slatedb.FlushType.MEM_TABLE)
             )
             await self._sync()
-        except (slatedb.Error, OSError, Unavailable):
+        except (*FAILURES, Unavailable):
             logger.exception("the memtable was not flushed; the log grows until it is")
         finally:
             self._flushing = None
@@ -365,7 +366,7 @@ class SlateDbEngine:
             ) from exc
         except slatedb.Error.Data:
             raise  # a damaged block: handled by the caller
-        except slatedb.Error as exc:
+        except FAILURES as exc:
             raise Unavailable(
                 "The store can't be read.", detail=f"SlateDB at {self._path}: {exc}"
             ) from exc

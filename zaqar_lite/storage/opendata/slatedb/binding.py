@@ -13,7 +13,9 @@ os.environ.setdefault("SLATEDB_UNIFFI_RUNTIME_THREADS", "2")  # read when the li
 from slatedb import uniffi as slatedb
 from slatedb.uniffi._slatedb_uniffi import slatedb as binding
 
-__all__ = ["DURABLE", "DURABLE_SCAN", "ONE_BLOCK", "settings", "slatedb"]
+__all__ = ["DURABLE", "DURABLE_SCAN", "FAILURES", "ONE_BLOCK", "settings", "slatedb"]
+FAILURES = slatedb.Error, slatedb.InternalError, OSError
+"""What a call raises that failed; the second is a bug of the library."""
 # Tables of damaged blocks can't be compacted: with SlateDB's own limit of 8 that wait for it, the
 # store would take no writes soon, and then not open any more.
 _MOST_WAITING = "1000"
