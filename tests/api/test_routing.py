@@ -8,6 +8,9 @@ import httpx
 import pytest
 
 from tests.api.conftest import Api, MakeApi
+from tests.service.composed import Composed
+from zaqar_lite.domain.models import ListQuery, QueueRef
+from zaqar_lite.service.post_validation import Draft
 
 pytestmark = pytest.mark.anyio
 
@@ -44,6 +47,29 @@ async def test_a_copy_is_an_entry_of_its_own(api: Api) -> None:
     await api.expect(204, "POST", "/v2/queues/copy/claims")
     api.advance(51)
     await api.expect(201, "POST", "/v2/queues/copy/claims")
+
+
+async def test_a_copys_ttl_counts_from_the_end_of_its_delay_where_its_queue_says_so(
+    api: Api,
+) -> None:
+    delayed = {"_filter": "TRUE", "_default_message_ttl": 60, "_default_message_delay": 90}
+    await api.call("PUT", "/v2/queues/copy", {**delayed, "_ttl_after_delay": True})
+    await api.post({"body": 1})
+    api.advance(91)
+    await api.expect(201, "POST", "/v2/queues/copy/claims")
+
+
+async def test_a_copy_has_the_default_ttl_that_holds_now() -> None:
+    """SIGHUP may change it."""
+    it = Composed()
+    copies, queue = QueueRef("p", "copies"), QueueRef("p", "q")
+    await it.queues.create(copies, {"_filter": "TRUE"})
+    for ttl in (100, 200):
+        it.limits.default_message_ttl = ttl
+        it.policies.forget_all()
+        await it.messages.post(queue, [Draft(b"1")], size=1, client_id="c")
+    page = await it.store.list_messages(copies, ListQuery(9))
+    assert [one.ttl_ms for one in page.messages] == [100_000, 200_000]
 
 
 async def test_a_filter_does_not_reach_older_messages_nor_other_projects(api: Api) -> None:

@@ -195,6 +195,26 @@ async def test_a_slow_count_is_made_rarely_and_all_the_room_that_it_found_is_use
     assert counted.counts == 2
 
 
+async def test_posts_wait_for_a_long_count_in_its_first_second_alone() -> None:
+    it = await house(Quota(messages=10))
+    goes_on = asyncio.Event()
+
+    class Long(Counted):
+        async def stats(self, queue: QueueRef) -> Stats:
+            await goes_on.wait()
+            return await super().stats(queue)
+
+    it.one.messages = cast(MessageStore, Long(it.messages, it.time))
+    first = asyncio.create_task(it.post(it.one, 1))
+    await asyncio.sleep(0)
+    it.time.now += 1.1
+    async with asyncio.timeout(0.5):
+        await it.post(it.one, 1)
+    assert not first.done()
+    goes_on.set()
+    await first
+
+
 @pytest.mark.parametrize("is_stored", [True, False])
 async def test_a_post_under_way_while_others_are_counted_takes_its_room(is_stored: bool) -> None:
     """A count can't tell whether it has found it; the next one does."""

@@ -307,7 +307,8 @@ class EncryptionKeys:
         if len(stored) >= MAX_ROTATED:
             raise Conflict(f"A project may have {MAX_ROTATED} keys made by request.")
         await self._make(project, stored)
-        self._current.pop(project, None)
+        # Another cache: a key that is being read may be the one before.
+        self._current = Cache(_CACHED)
 
     async def list_keys(self, project: str) -> list[DataKey]:
         """List a project's data keys by age, at most 1,000; the last one is current."""
@@ -332,14 +333,15 @@ class EncryptionKeys:
 
     async def _newest(self, project: str, now: int) -> _Loaded | None:
         """The newest key of a project, if it has one."""
+        current = self._current
         stored = await self.list_keys(project)
         if not stored:
             return None
-        known = self._current.get(project)
+        known = current.get(project)
         if known is None or known.key.id != stored[-1].id:
             known = _Loaded(stored[-1], await self._load(project, stored[-1]), now)
         known.looked_at = now
-        self._current[project] = known
+        current[project] = known
         return known
 
     async def _make(self, project: str, stored: Sequence[DataKey]) -> None:

@@ -23,7 +23,7 @@ from zaqar_lite.domain.filters import (
     parse_rules,
 )
 from zaqar_lite.domain.limits import Limits
-from zaqar_lite.domain.metadata import FILTER, PRIORITY
+from zaqar_lite.domain.metadata import FILTER, PRIORITY, TTL_AFTER_DELAY
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRecord, QueueRef
 from zaqar_lite.domain.posts import Copy, NewMessage
 from zaqar_lite.domain.yielding import Slices
@@ -49,18 +49,20 @@ class Route:
 
 
 class _Receiver(NamedTuple):
-    """A queue with a filter, as its record at this version has it."""
+    """A queue with a filter, as its record at this version has it; times are seconds."""
 
     queue: QueueRef
     version: int
-    ttl_ms: int
-    delay_ms: int
+    ttl: int | None
+    delay: int
+    ttl_after_delay: bool
     route: Route
 
-    def copy(self, headers: Headers, budget: Budget) -> Copy:
+    def copy(self, headers: Headers, budget: Budget, default_ttl: int) -> Copy:
         """The copy of a message that it gets."""
         priority = self.route.priority_of(headers, budget)
-        return Copy(self.queue, self.ttl_ms, self.delay_ms, priority)
+        ttl = (self.ttl or default_ttl) + (self.delay if self.ttl_after_delay else 0)
+        return Copy(self.queue, ttl * 1000, self.delay * 1000, priority)
 
 
 class _Receivers(NamedTuple):
@@ -135,7 +137,8 @@ class Router:
                 for receiver, matches in known.matching.candidates(headers):
                     await slices.next_turn()
                     if receiver.queue != queue and matches(headers, budget):
-                        copies.append(receiver.copy(headers, budget))
+                        default_ttl = self._limits.default_message_ttl
+                        copies.append(receiver.copy(headers, budget, default_ttl))
                 copies_left -= len(copies)
                 if copies_left < 0:
                     raise Invalid(
@@ -162,7 +165,7 @@ class Router:
                 receiver = earlier.get(record.queue)
                 if receiver is None or receiver.version != record.version:
                     await slices.next_turn()
-                    receiver = self._receiver(record)
+                    receiver = _receiver(record)
                 receivers[record.queue] = receiver
             index = FilterIndex(
                 (receiver, receiver.route.matching)
@@ -172,9 +175,14 @@ class Router:
             known = self._projects[project] = _Receivers(versions, receivers, index)
         return known
 
-    def _receiver(self, record: QueueRecord) -> _Receiver:
-        metadata = record.metadata
-        ttl = metadata.get("_default_message_ttl") or self._limits.default_message_ttl
-        delay = metadata.get("_default_message_delay") or 0
-        route = stored_route(record.queue, metadata)
-        return _Receiver(record.queue, record.version, ttl * 1000, delay * 1000, route)
+
+def _receiver(record: QueueRecord) -> _Receiver:
+    metadata = record.metadata
+    return _Receiver(
+        record.queue,
+        record.version,
+        metadata.get("_default_message_ttl"),
+        metadata.get("_default_message_delay") or 0,
+        metadata.get(TTL_AFTER_DELAY) is True,
+        stored_route(record.queue, metadata),
+    )

@@ -45,7 +45,7 @@ _QUICK = 0.005
 """Seconds that a count may take to be repeated for each part of the room."""
 _PARTS = 8
 _PATIENCE = 1.0
-"""Seconds that a post waits for a count, which then goes on in the background."""
+"""Seconds of a count in which posts wait for it; then it goes on in the background."""
 _MAX_PROJECTS = 10_000
 
 R = TypeVar("R")
@@ -76,7 +76,7 @@ class _Tally:
     def __init__(self) -> None:
         self.found = self.added = self.under_way = Usage()
         self.at: float | None = None
-        self.took = 0.0
+        self.begun = self.took = 0.0
         self.count: asyncio.Task[None] | None = None
 
     def is_older(self, seconds: float, now: float) -> bool:
@@ -189,23 +189,27 @@ class MessageQuota:
         return tally
 
     async def _counted(self, project: str, tally: _Tally) -> None:
-        """Wait for a count for at most a second; after that it goes on in the background."""
-        await asyncio.wait({self._begin(project, tally)}, timeout=_PATIENCE)
+        """Wait for a count in its first second; after that it goes on in the background."""
+        count = self._begin(project, tally)
+        left = tally.begun + _PATIENCE - self.monotonic()
+        if left > 0:
+            await asyncio.wait({count}, timeout=left)
 
     def _begin(self, project: str, tally: _Tally) -> "asyncio.Task[None]":
         if tally.count is None or tally.count.done():
+            tally.begun = self.monotonic()
             tally.count = asyncio.create_task(self._count(project, tally), name="count")
         return tally.count
 
     async def _count(self, project: str, tally: _Tally) -> None:
-        begun, stored = self.monotonic(), tally.added.minus(tally.under_way)
+        stored = tally.added.minus(tally.under_way)
         try:
             tally.found = await self._look(project)
         except Unavailable as exc:
             logger.debug("the messages of a project were not counted: %s", exc)
             return
         tally.added = tally.added.minus(stored)
-        tally.at, tally.took = begun, self.monotonic() - begun
+        tally.at, tally.took = tally.begun, self.monotonic() - tally.begun
 
     async def _look(self, project: str) -> Usage:
         found = Usage()
