@@ -195,6 +195,26 @@ async def test_the_servers_key_can_be_replaced(
         assert await bodies(api) == [2]
 
 
+async def test_claims_without_the_key_make_no_dead_letters(
+    make_api: MakeApi, file: Path, tmp_path: Path
+) -> None:
+    store = {"store": f"embedded://{tmp_path}/data"}
+    async with make_api(encryption_key_file=file, **store) as api:
+        queue = api.queue
+        await api.call("PUT", "", {**ON, "_max_claim_count": 2, "_dead_letter_queue": "dead"})
+        await api.post({"body": 1})
+    write(file, f"second:{SECOND}")
+    async with make_api(encryption_key_file=file, **store) as api:
+        api.queue = queue
+        for _ in range(5):
+            answer = await api.expect(503, "POST", "claims", says="encryption_key_file")
+            assert 50 < int(answer.headers["retry-after"]) <= 60
+    write(file, f"first:{FIRST}")
+    async with make_api(encryption_key_file=file, **store) as api:
+        api.queue = queue
+        assert [one["body"] for one in await api.claim()] == [1]
+
+
 async def test_another_key_by_the_same_name_is_told_and_harms_no_message(
     make_api: MakeApi, file: Path, tmp_path: Path
 ) -> None:

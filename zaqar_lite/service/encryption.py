@@ -36,7 +36,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import ceil
 from pathlib import Path
+from time import monotonic
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -427,6 +429,8 @@ class _Opening:
     def __init__(self, store: MessageStore, encryption_keys: EncryptionKeys) -> None:
         self._store = store
         self._encryption_keys = encryption_keys
+        self._closed: Cache[QueueRef, tuple[float, str]] = Cache(_CACHED)
+        """Until when (monotonic clock) a queue's claims are refused, and why."""
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the store has
         act, messages_in = getattr(self._store, name), _READ.get(name)
@@ -441,6 +445,11 @@ class _Opening:
         return opened
 
     async def claim(self, queue: QueueRef, request: ClaimRequest) -> Claimed:
+        """Claim, and open; while that fails rarely, or claims would make dead letters of all."""
+        until, why = self._closed.get(queue, (0.0, ""))
+        left = until - monotonic()
+        if left > 0 and not request.removes:
+            raise Unavailable(why, retry_after=ceil(left))
         claimed = await self._store.claim(queue, request)
         if request.removes:
             for message in claimed.messages:
@@ -449,7 +458,8 @@ class _Opening:
             return claimed
         try:
             await self._encryption_keys.open(queue.project, claimed.messages)
-        except Unavailable:
+        except Unavailable as error:
+            self._closed[queue] = monotonic() + error.retry_after, error.shown
             if claimed.claim_id is not None:
                 with suppress(Unavailable):  # then its leases lapse
                     given_back = Settlement("", Act.RELEASE)
