@@ -7,12 +7,14 @@ from contextlib import nullcontext
 import pytest
 
 from tests.contract.stores import Stores
-from tests.contract.subject import MINUTE, QueueUnderTest, ids, new, texts
+from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, ids, new, texts
 from tests.drivers.swift.conftest import a_queue
 from tests.drivers.swift.faulty_proxy import FaultyProxy
 from tests.drivers.swift.together import OpenSwift, together
 from zaqar_lite.domain.errors import NotFound, Unavailable
 from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.storage.swift import layout
+from zaqar_lite.storage.swift.objects import UNLOCKED
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("nothing_is_late")]
 
@@ -167,6 +169,39 @@ async def test_taking_in_that_was_cut_short_is_all_or_none(
     assert await queue.bodies() == ["older", "a", "b"]
     claimed = (await queue.claim()).messages
     assert [one.id for one in claimed[1:]] == [one.id for one in messages]
+
+
+async def test_a_post_that_was_stored_is_finished_though_a_part_has_expired_since(
+    open_swift: OpenSwift, proxy: FaultyProxy
+) -> None:
+    """Swift failed behind its last message, and stayed away until the first one had gone."""
+    before = await open_swift(proxy.url, options=QUICK)
+    queue = a_queue(before)
+    proxy.fault("POST", "/l/tail", times=50, cut="before")
+    short, _ = await queue.post(new("short", key="a", ttl=MINUTE), new("long", key="b"))
+    backend = before.messages._connection  # type: ignore[attr-defined]
+    await backend.objects.remove(
+        backend.containers.queue(queue.ref), layout.original_name(short), UNLOCKED
+    )  # as Swift does
+    proxy.heal()
+    queue = queue.at(await open_swift())
+    queue.advance(10 * MINUTE)
+    assert texts((await queue.claim()).messages) == ["long"]
+
+
+async def test_a_claim_whose_renewal_was_cut_short_lives_as_long_as_its_leases(
+    open_swift: OpenSwift, proxy: FaultyProxy
+) -> None:
+    """Either the message is held by the claim, or it is free."""
+    queue = a_queue(await open_swift(proxy.url, options=QUICK))
+    await queue.post("a")
+    claim_id = await queue.claim_id()
+    proxy.fault("POST", "/c/", times=50, cut="before")
+    with pytest.raises(Unavailable):
+        await queue.renew(claim_id, ttl=HOUR)
+    queue = queue.at(await open_swift())
+    queue.advance(11 * MINUTE)
+    assert texts((await queue.claim()).messages) == ["a"]
 
 
 async def test_nothing_of_a_post_that_was_cut_short_is_claimed(

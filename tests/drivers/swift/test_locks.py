@@ -316,6 +316,41 @@ async def test_a_clock_that_differs_from_swifts_is_refused(
     assert texts((await queue.claim()).messages) == ["a"]
 
 
+async def test_a_sweep_whose_clock_is_ahead_ends_nothing(
+    open_swift: OpenSwift, proxy: FaultyProxy, locks: str
+) -> None:
+    """It would take what lives for expired, and leases that go on for lapsed."""
+    keeper = a_queue(await open_swift(coordination_url=locks))
+    sweeper = keeper.at(await open_swift(proxy.url, coordination_url=locks))
+    await keeper.post("held")
+    claim_id = await keeper.claim_id(ttl=MINUTE)
+    await keeper.post("alive", ttl=MINUTE)
+    backend = sweeper.stores.messages._connection  # type: ignore[attr-defined]
+    backend.swift.fence.key = (
+        None  # else Swift refuses what is signed by a time that is not its own
+    )
+    sweeper.advance(2 * MINUTE)
+    proxy.ahead = -120
+    await sweeper.bodies()
+    await sweeper.sweep()
+    assert await keeper.bodies() == ["held", "alive"]
+    assert texts((await keeper.get_claim(claim_id)).messages) == ["held"]
+
+
+async def test_a_sweep_beside_the_first_post_leaves_the_queue_its_tail(
+    open_swift: OpenSwift, proxy: FaultyProxy, locks: str
+) -> None:
+    """It found an empty container; without the tail others would see the message a minute late."""
+    poster = a_queue(await open_swift(proxy.url, coordination_url=locks))
+    sweeper = poster.at(await open_swift(coordination_url=locks))
+    async with proxy.paused("PUT", POST, poster.post("a")) as posting:
+        sweeping = asyncio.create_task(sweeper.sweep())
+        await asyncio.sleep(0.5)  # it waits for the lock
+    await asyncio.gather(posting, sweeping)
+    reader = poster.at(await open_swift(coordination_url=locks))
+    assert await reader.bodies() == ["a"]
+
+
 async def test_a_process_that_is_alone_needs_its_clock_for_the_broom_alone(
     open_swift: OpenSwift, proxy: FaultyProxy
 ) -> None:

@@ -209,6 +209,24 @@ async def test_a_claim_goes_on_where_the_last_one_ended(
     assert limits(proxy) == [21]
 
 
+async def test_claims_come_to_the_end_of_what_is_not_ready_however_long_that_takes(
+    open_swift: OpenSwift, locks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where others may have released some of it, too; that is found after the end was seen."""
+    monkeypatch.setattr(claiming, "MOST_EXAMINED", 20)
+    queue = a_queue(await open_swift(coordination_url=locks))
+    delayed = await queue.post(*map(str, range(160)), delay=30 * MINUTE)
+    await queue.post("ready")
+    found: list[str] = []
+    for _ in range(10):
+        found += texts((await queue.claim(1, mode=DelayMode.HONOUR)).messages)
+        queue.advance(3_000)
+    assert found == ["ready"]
+    await queue.at(await open_swift(coordination_url=locks)).edit(delayed[0], delay=0)
+    queue.advance(10_000)
+    assert texts((await queue.claim(1, mode=DelayMode.HONOUR)).messages) == ["0"]
+
+
 async def test_exposing_goes_on_where_it_stopped(queue: QueueUnderTest, proxy: FaultyProxy) -> None:
     """Each step reads what it makes ready and no more; the last looks at the whole once again."""
     await queue.post(*map(str, range(30)), delay=30 * MINUTE)

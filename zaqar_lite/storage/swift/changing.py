@@ -43,11 +43,6 @@ class _Message:
     acked: bool = False
     ending: Ending | None = None
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether its hand-out ends with this call."""
-        return self.acked or self.ending is not None
-
     def decide(
         self, claim_id: str, settlement: Settlement, retries: RetryPolicy, now: int
     ) -> Outcome:
@@ -115,15 +110,15 @@ class Changing(Claiming):
                 )
                 for message in messages
             }
-            ended = [message for message in messages if message.has_ended]
+            ended = [message for message in messages if message.acked or message.ending]
             renewed = None
             if every and record and found and every.act is Act.EXTEND:
-                renewed = Record(claim_id, now, every.ttl_ms, now + every.ttl_ms, record.names)
+                renewed = replace(record, started_at=now, ttl_ms=every.ttl_ms)
             with self._hints.changing(container):
                 await self._extend(container, claim_id, messages, renewed, lease)
             moved = await self._finish(container, ended, retries.dead_letter, lease)
             if every is None:
-                await self._end_empty(container, [claim_id], [one.found for one in ended], lease)
+                await self._end_empty(container, [one.found for one in ended], lease)
                 return Settled([outcomes.get(one, Outcome.NOT_FOUND) for one in each], moved)
             if record and every.act is Act.RELEASE:
                 await self._end(container, claim_id, lease)
@@ -139,19 +134,21 @@ class Changing(Claiming):
         renewed: Record | None,
         lease: Lease,
     ) -> None:
-        """Write the changed leases, and the claim's own end where a lease now ends after it.
+        """Write the claim's own end where a lease now ends after it, and then the changed leases.
 
-        A claim that is `renewed` begins anew.
+        A crash in between leaves a claim that ends late, and nothing that it holds; in the other
+        order it would end early. A claim that is `renewed` begins anew.
         """
         changed = [m for m in messages if renewed or m.found.state != m.state]
         if not changed:
             return
         ends_at = max(m.state.claim_expires_at for m in changed)
         record = renewed or await self._record(container, claim_id)
-        steps = [self._messages.write(container, m.found, m.state, lease) for m in changed]
         if record is not None and (renewed or record.ends_at < ends_at):
-            steps.append(self._mark_record(container, replace(record, ends_at=ends_at), lease))
-        await together(*steps)
+            ends_at = max(record.ends_at, ends_at)
+            kind, name = replace(record, ends_at=ends_at).content_type, layout.CLAIMS + claim_id
+            await self._objects.mark(container, name, kind, lease, ends=ends_at)
+        await together(*(self._messages.write(container, m.found, m.state, lease) for m in changed))
         self._hints.announce(container, (m.state for m in changed))
 
     async def _finish(
@@ -251,7 +248,7 @@ class Changing(Claiming):
                 refused.append(Refusal(one.id, reason))
         if not refused:
             await together(*(self._messages.remove(container, one, lease) for one in found))
-            await self._end_empty(container, claim_ids, found, lease)
+            await self._end_empty(container, found, lease)
         return refused
 
     async def _remove_unchecked(self, container: str, message_id: str, lease: Lease) -> None:

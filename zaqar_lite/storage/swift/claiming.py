@@ -5,7 +5,7 @@ Each claim has an object of its own, and ends with its last message.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -31,8 +31,6 @@ _MAX_PARKED = 100
 """About how many lapsed messages one claim parks."""
 _MAX_CLAIMS = 10_000
 """Claims of this process whose messages it remembers, to remove the claim with the last one."""
-_TRUST_MS = 10_000
-"""How long a process skips a stretch without ready messages: others may release some there."""
 T = TypeVar("T")
 
 
@@ -104,6 +102,11 @@ class Claiming(Reading):
         super().__init__(backend)
         self._outstanding: OrderedDict[str, set[str]] = OrderedDict()
         """What claims of this process hold: a claim's object goes with its last message."""
+        self._trust_ms = 10_000 if backend.shared else 600_000
+        """How long it skips a stretch without ready messages, from the last time that this grew.
+
+        Others may release some there, and what was posted there may be listed late.
+        """
 
     async def claim(self, queue: QueueRef, request: ClaimRequest) -> Claimed:
         """Hand out ready messages under a new claim, or for good; see the seam."""
@@ -142,8 +145,9 @@ class Claiming(Reading):
         known = self._tails.known(container)
         known.tail = tail = await self._connection.check(queue, request.version, tail)
         known.due_at, chosen, start, examined = None, Chosen(request), tail.birth, 0
-        if known.nothing_ready is not None and known.nothing_ready[1] > self._now():
-            start, chosen.until = known.nothing_ready
+        nothing = known.nothing_ready
+        if nothing is not None and min(nothing[1:]) > self._now():
+            start, chosen.until, _ = nothing
         else:
             known.nothing_ready = None
         async for page in self._objects.messages(
@@ -157,8 +161,8 @@ class Claiming(Reading):
             chosen.more = examined >= MOST_EXAMINED or chosen.is_enough
             if chosen.more:
                 if not (chosen.messages or chosen.is_enough):
-                    trusted = self._now() + _TRUST_MS if self._connection.shared else NEVER
-                    known.nothing_ready = (page[-1].position + 1, min(chosen.until, trusted))
+                    trusted = self._now() + self._trust_ms
+                    known.nothing_ready = (page[-1].position + 1, chosen.until, trusted)
                 return chosen
         known.due_at = chosen.until
         return chosen
@@ -212,19 +216,16 @@ class Claiming(Reading):
         )
         name, content = layout.CLAIMS + claim_id, " ".join(names).encode()
         kind, ends = record.content_type, record.ends_at
-        recorded, marked = await asyncio.gather(
-            self._objects.put(container, name, kind, content, lease, ends=ends),
-            _confirmed(held, marks),
-            return_exceptions=True,
-        )
-        failure = recorded if isinstance(recorded, BaseException) else marked
-        if isinstance(failure, BaseException):
-            await asyncio.gather(
-                *(self._unmark(container, m, claim_id, lease) for m in taken),
-                return_exceptions=True,
+        try:
+            _, marked = await together(
+                self._objects.put(container, name, kind, content, lease, ends=ends),
+                _confirmed(held, marks),
             )
-            raise failure
-        if isinstance(marked, BaseException) or not marked:
+        except Exception:
+            undone = (self._unmark(container, message, claim_id, lease) for message in taken)
+            await asyncio.gather(*undone, return_exceptions=True)
+            raise
+        if not marked:
             return Claimed(None)
         self._outstanding[claim_id] = {message.name for message in marked}
         if len(self._outstanding) > _MAX_CLAIMS:
@@ -256,11 +257,6 @@ class Claiming(Reading):
         except Unavailable:
             return await self._objects.listed(container, listed.name) is None
         return True
-
-    async def _mark_record(self, container: str, record: Record, lease: Lease) -> bool:
-        """Write a claim's time anew; False when the object is gone."""
-        name, ends = layout.CLAIMS + record.claim_id, record.ends_at
-        return await self._objects.mark(container, name, record.content_type, lease, ends=ends)
 
     async def _record(self, container: str, claim_id: str) -> Record | None:
         """Read a live claim; None where there is none of this id."""
@@ -306,17 +302,14 @@ class Claiming(Reading):
         with suppress(Unavailable):
             await self._objects.remove(container, layout.CLAIMS + claim_id, lease)
 
-    async def _end_empty(
-        self, container: str, claim_ids: Collection[str], gone: Iterable[Listed], lease: Lease
-    ) -> None:
+    async def _end_empty(self, container: str, gone: Iterable[Listed], lease: Lease) -> None:
         """End those claims of this process whose last message is gone."""
-        names = {listed.name for listed in gone}
-        for claim_id in claim_ids:
-            left = self._outstanding.get(claim_id)
+        for one in gone:
+            left = self._outstanding.get(one.state.claim_id)
             if left is not None:
-                left -= names
+                left.discard(one.name)
                 if not left:
-                    await self._end(container, claim_id, lease)
+                    await self._end(container, one.state.claim_id, lease)
 
     async def _held(self, container: str, record: Record, tail: Tail) -> list[Listed]:
         """What a claim holds by now, as the messages themselves tell; under the lock."""

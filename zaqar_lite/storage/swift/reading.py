@@ -105,13 +105,10 @@ class Reading(Connected[Backend], MessageStore):
 
     async def _marker_position(self, container: str, marker: Marker) -> int:
         """The position of a marker: that of the message, wherever it is now."""
+        found: Listed | None = None
         if marker.message_id is not None:
-            moved = await self._moved_to(container, marker.message_id)
-            if moved is not None:
-                name = layout.message_name(moved, marker.message_id)
-                if (await self._objects.head(container, name)).found:
-                    return moved
-        return marker.position
+            found = await self._read_by_id(container, marker.message_id, self._objects.listed)
+        return marker.position if found is None else found.position
 
     async def _moved_to(self, container: str, message_id: str) -> int | None:
         reply = await self._objects.head(container, layout.INDEX + message_id)

@@ -95,7 +95,7 @@ class Sweeping(Claiming):
             newest = await self._tails.load(container, lease)  # finishes a post first
             gone = await together(*(self._remove_over(container, e, tail, lease) for e in over))
             moved = await self._dead_letters.finish_moves(container, cut, lease)
-            if left and (not names or _is_long_gone(newest, now)):
+            if left and (_is_long_gone(newest, now) or not newest.last):
                 await self._objects.remove(container, layout.TAIL, lease)
                 await self._objects.remove_container(container, lease)
                 self._tails.known(container).written = 0
@@ -103,15 +103,14 @@ class Sweeping(Claiming):
 
         with suppress(Unavailable):  # the next round sweeps a busy queue
             if over or cut or left or tail.opened:
-                done = done.plus(await self._connection.locks.run(container, work))
+                done = done.plus(await self._connection.locked(container, work))
             if lapsed and tail.project:
                 queue = QueueRef(tail.project, self._connection.containers.queue_name(container))
                 retries = await retries_of(queue)
                 for first in range(0, len(lapsed), _LAPSED):
-                    step = partial(
-                        self._end_lapsed, container, lapsed[first : first + _LAPSED], retries
-                    )
-                    done = done.plus(await self._connection.locks.run(container, step))
+                    some = lapsed[first : first + _LAPSED]
+                    step = partial(self._end_lapsed, container, some, retries)
+                    done = done.plus(await self._connection.locked(container, step))
         return done, "" if whole else names[-1]
 
     async def _end_lapsed(

@@ -17,6 +17,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import astuple, dataclass, field, replace
+from itertools import zip_longest
 from typing import NamedTuple, Self
 from urllib.parse import quote, unquote
 
@@ -95,12 +96,14 @@ class Key(NamedTuple):
 class Intent(NamedTuple):
     """The tail's content while a post is being written.
 
-    `messages` are names. Whoever finds it under the lock finishes the post or undoes it.
+    `messages` are names, and `ends` when each expires. Whoever finds it under the lock finishes the
+    post, or undoes it where a message is missing that can't have expired by then.
     """
 
     messages: tuple[str, ...]
     keys: tuple[Key, ...]
     forgotten_at: int
+    ends: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -111,8 +114,8 @@ class KnownQueue:
     project: str = ""
     written: int = 0
     """No position up to this one needs the tail in Swift to be written again."""
-    nothing_ready: tuple[int, int] | None = None
-    """Claims find nothing ready before this position until this instant."""
+    nothing_ready: tuple[int, int, int] | None = None
+    """Before this position nothing is ready until this instant; claims trust that until another."""
     exposed_to: int = 0
     """The position up to which delayed messages have been exposed."""
     due_at: int | None = None
@@ -291,7 +294,9 @@ class Tails:
         nothing = Intent((), (), 0)
         intent = msgspec.json.decode(reply.body, type=Intent) if reply.body else nothing
         found = await together(*(self._objects.listed(container, name) for name in intent.messages))
-        if all(found):
+        now = self._clock.now_ms()
+        ends = zip_longest(found, intent.ends, fillvalue=now + 1)
+        if all(message or end <= now for message, end in ends):
             await self.put_keys(container, intent, lease)
         else:
             await self.undo(container, intent, lease)
