@@ -293,6 +293,26 @@ async def test_a_watch_that_failed_is_tried_again_with_the_next_poll() -> None:
     assert await asyncio.wait_for(waiting, 10) == posted
 
 
+async def test_a_bug_of_the_store_does_not_end_the_safety_poll() -> None:
+    house, looks = House(), Counter[str]()
+
+    async def due() -> int | None:
+        looks["all"] += 1
+        if looks["all"] == 1:
+            raise KeyError
+        return None
+
+    async def watch(*_: object) -> Watch:
+        return Watch(due, list[None]().clear)
+
+    house.messages.poll_interval_ms = 20
+    house.messages.watch = watch  # type: ignore[method-assign, assignment]
+    waiting = asyncio.create_task(house.wait(QUEUES[0]))
+    await turns()
+    (posted,) = await house.post(QUEUES[0])
+    assert await asyncio.wait_for(waiting, 5) == posted
+
+
 async def test_one_too_many_is_refused_and_frees_nothing() -> None:
     house = House(most=1)
     waiting = asyncio.create_task(house.wait(QUEUES[0]))

@@ -21,6 +21,7 @@ from typing import TypeVar
 from zaqar_lite.domain.errors import QuotaReached, TooMany, Unavailable
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.quotas import QuotaOf, unlimited
+from zaqar_lite.service.background import LoggedErrors
 from zaqar_lite.service.quotas.concurrency_limits import ConcurrencyLimit
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.watchers import Watch
@@ -296,8 +297,12 @@ class LongPolling:
 
     async def _watch(self, line: _Line) -> None:
         """Have a queue's waiters woken by hints and by time, until they have left."""
+        errors = LoggedErrors("waking who waits for messages")
         try:
-            await self._ring(line)
+            while True:
+                with errors:
+                    await self._ring(line)
+                await asyncio.sleep(_LONGEST_PAUSE)
         finally:
             line.watched.set()
             if line.watch is not None:
