@@ -3,20 +3,21 @@
 import asyncio
 import re
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from uuid import uuid4
 
 import pytest
 
 from tests import services
-from tests.contract.subject import SECOND, QueueUnderTest, texts
+from tests.contract.subject import HOUR, SECOND, QueueUnderTest, texts
 from tests.drivers.redis.conftest import Open
 from tests.drivers.redis.test_letters import crash_before, swept
 from tests.services.process import wait_until
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.storage.redis.keys import keys_of
+from zaqar_lite.storage.redis.keys import Keys, keys_of
 
 pytestmark = pytest.mark.anyio
 
@@ -91,30 +92,55 @@ async def test_records_and_their_indexes_span_the_nodes(queue: QueueUnderTest) -
     assert await management.count_queues(project) == 11
 
 
+@contextmanager
+def moving(cluster: services.RedisCluster, keys: Keys) -> Iterator[services.RedisServer]:
+    """Move the keys of a slot to another node, which is given; the slot is its own behind that."""
+    nodes, slot = cluster.nodes, str(keys.slot)
+    ids = {node.port: node.cli("cluster", "myid").strip() for node in nodes}
+    in_slot = ("cluster", "getkeysinslot", slot)
+    source = next(node for node in nodes if "zl:" in node.cli(*in_slot, "9"))
+    target = next(node for node in nodes if node is not source)
+    target.cli("cluster", "setslot", slot, "importing", ids[source.port])
+    source.cli("cluster", "setslot", slot, "migrating", ids[target.port])
+    found = source.cli(*in_slot, "100").split()
+    source.cli("migrate", "127.0.0.1", str(target.port), "", "0", "5000", "keys", *found)
+    yield target
+    for node in nodes:
+        node.cli("cluster", "setslot", slot, "node", ids[target.port])
+
+
 async def test_a_slot_that_moved_is_found(
     queue: QueueUnderTest, redis_cluster: services.RedisCluster
 ) -> None:
     """While it moves, a record is found (ASK) and messages must wait (TRYAGAIN); then all is."""
     management = queue.stores.management
     await management.create_queue(queue.ref, {}, max_queues=10_000)
-    nodes = redis_cluster.nodes
-    slot = keys_of(queue.ref).slot
     await queue.post("a")
-    ids = {node.port: node.cli("cluster", "myid").strip() for node in nodes}
-    in_slot = ("cluster", "getkeysinslot", str(slot))
-    source = next(node for node in nodes if "zl:messages" in node.cli(*in_slot, "9"))
-    target = next(node for node in nodes if node is not source)
-    target.cli("cluster", "setslot", str(slot), "importing", ids[source.port])
-    source.cli("cluster", "setslot", str(slot), "migrating", ids[target.port])
-    keys = source.cli(*in_slot, "100").split()
-    source.cli("migrate", "127.0.0.1", str(target.port), "", "0", "5000", "keys", *keys)
-    assert await management.get_queue(queue.ref) is not None
-    with pytest.raises(Unavailable, match="moving"):
-        await queue.bodies()
-    for node in nodes:
-        node.cli("cluster", "setslot", str(slot), "node", ids[target.port])
+    with moving(redis_cluster, keys_of(queue.ref)):
+        assert await management.get_queue(queue.ref) is not None
+        with pytest.raises(Unavailable, match="moving"):
+            await queue.bodies()
     await queue.post("b")
     assert await queue.bodies() == ["a", "b"]
+
+
+async def test_a_node_that_keys_move_to_is_given_the_library(
+    queue: QueueUnderTest, redis_cluster: services.RedisCluster
+) -> None:
+    management, kind = queue.stores.management, queue.ref.name
+    await management.put_record(kind, "p", "n", b"x", expected=0, ttl_ms=HOUR)
+    with moving(redis_cluster, Keys(f"*kind:{kind}", "kind")) as target:
+        target.cli("function", "flush")
+        record = await management.get_record(kind, "p", "n")
+    assert record is not None
+
+
+async def test_the_uri_of_one_server_is_refused_by_a_cluster(
+    open_queue: Open, redis_cluster: services.RedisCluster
+) -> None:
+    queue = await open_queue(redis_cluster.nodes[0].url)
+    with pytest.raises(Unavailable, match=r"redis\+cluster"):
+        await asyncio.gather(*[one.post("a") for one in queues_on_every_node(queue)])
 
 
 def replica_has_all(master: services.RedisServer) -> bool:

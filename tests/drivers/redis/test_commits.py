@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,10 @@ from tests.drivers.redis.test_cluster import queues_on_every_node
 from tests.drivers.redis.test_letters import crash_before, exhaust, swept
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.storage.redis.connection import FollowUps
-from zaqar_lite.storage.redis.faults import ConnectionLost
+from zaqar_lite.storage.redis.faults import ConnectionLost, InDoubt
 from zaqar_lite.storage.redis.keys import EVERYWHERE
 from zaqar_lite.storage.redis.link import Link
+from zaqar_lite.storage.redis.router import Router
 
 pytestmark = pytest.mark.anyio
 
@@ -119,6 +121,31 @@ async def test_a_claim_whose_answer_is_lost_holds_nothing(
         await asyncio.sleep(0.1)
     again = (await queue.claim()).messages
     assert [(one.claim_count, one.failure_count) for one in again] == [(2, 0), (2, 0)]
+
+
+async def test_a_claim_whose_second_step_is_lost_holds_nothing(
+    queue: QueueUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What that step took is told nobody, and must not count as failed when its lease lapses."""
+    await queue.post(*["x" * 2_000] * 150)
+    run, steps = Router.run, 0
+
+    async def lose_the_second(self: Router, operation: str, *args: Any, **options: Any) -> Any:
+        nonlocal steps
+        reply = await run(self, operation, *args, **options)
+        steps += operation == "claim"
+        if operation == "claim" and steps == 2:
+            raise InDoubt("after the call")
+        return reply
+
+    monkeypatch.setattr(Router, "run", lose_the_second)
+    with pytest.raises(Unavailable):
+        await queue.claim(150)
+    for _ in range(100):
+        if (await queue.counts())[0] == 150:
+            break
+        await asyncio.sleep(0.1)
+    assert await queue.counts() == (150, 0, 0)
 
 
 @pytest.fixture(scope="module")

@@ -3,11 +3,14 @@
 import asyncio
 import gc
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 import pytest
 
 from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import StoreOptions
 from zaqar_lite.storage.redis import create
 from zaqar_lite.storage.redis.address import parse
@@ -101,3 +104,37 @@ async def test_a_router_that_is_closed_connects_no_more(silent: Silent, kind: st
     await (await abandoned(silent, kind)).close()
     async with asyncio.timeout(2):
         await silent.ended.wait()
+
+
+async def test_the_map_of_a_cluster_is_asked_from_nodes_that_are_not_cut_off() -> None:
+    """A node that lost the others knows an old map, and refuses what it had."""
+
+    async def serve(answers: dict[bytes, bytes], *streams: Any) -> None:
+        reader, writer = streams
+        while line := await reader.readline():
+            words = [
+                (await reader.readuntil(b"\r\n"), await reader.readuntil(b"\r\n"))[1]
+                for _ in range(int(line[1:]))
+            ]
+            writer.write(answers.get(words[0].strip(), b"+OK\r\n"))
+        writer.close()
+
+    async with AsyncExitStack() as stack:
+        answers: list[dict[bytes, bytes]] = [
+            {b"ECHO": b"-CLUSTERDOWN\r\n"},
+            {b"ECHO": b"+here\r\n"},
+        ]
+        ports = []
+        for one in answers:
+            server = await asyncio.start_server(partial(serve, one), "127.0.0.1", 0)
+            await stack.enter_async_context(server)
+            ports.append(server.sockets[0].getsockname()[1])
+            one[b"CLUSTER"] = (
+                b"*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:%d\r\n" % ports[-1]
+            )
+        uri = "redis+cluster://" + ",".join(f"127.0.0.1:{port}" for port in ports)
+        router = make_router(parse(uri), Clock())
+        with pytest.raises(Unavailable):
+            await router.command(0, "ECHO", "a")
+        assert await router.command(0, "ECHO", "a") == b"here"
+        await router.close()

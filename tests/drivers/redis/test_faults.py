@@ -58,6 +58,13 @@ async def first_refusal(queue: QueueUnderTest) -> str:
     pytest.fail("nothing is refused")
 
 
+async def later_refusal(queue: QueueUnderTest) -> str:
+    """Post until the lost connection is noticed, then once more; answer why that is refused."""
+    await first_refusal(queue)
+    await asyncio.sleep(0.2)
+    return await first_refusal(queue)
+
+
 async def test_a_flushed_library_is_loaded_again(queue: QueueUnderTest, client: Any) -> None:
     await queue.post("a")
     client.function_flush()
@@ -367,6 +374,28 @@ async def test_a_user_who_may_not_publish_is_a_matter_of_configuration(open_queu
         queue = await open_queue(uri)
         await queue.post("a")
         assert texts((await queue.claim()).messages) == ["a"]
+
+
+async def test_a_server_that_takes_no_more_clients_is_unavailable(open_queue: Open) -> None:
+    with services.start_redis() as server, raw(server.url) as client:
+        queue = await open_queue(server.url)
+        client.config_set("maxclients", 1)
+        client.client_kill_filter(_type="normal", skipme=True)
+        assert "refuses (ERR max number of clients" in await later_refusal(queue)
+        client.config_set("maxclients", 100)
+        await eventually(queue, "a")
+
+
+async def test_a_password_that_was_changed_is_unavailable(open_queue: Open) -> None:
+    """The server runs on: only at its start is that a matter of configuration."""
+    with services.start_redis(options=("--requirepass", "sesame")) as server:
+        queue = await open_queue(f"redis://:sesame@127.0.0.1:{server.port}")
+        with raw(f"redis://:sesame@127.0.0.1:{server.port}") as client:
+            client.config_set("requirepass", "another")
+            client.client_kill_filter(_type="normal", skipme=True)
+            assert "WRONGPASS" in await later_refusal(queue)
+            client.config_set("requirepass", "sesame")
+        await eventually(queue, "a")
 
 
 async def test_a_server_that_throws_messages_away_is_refused(open_queue: Open) -> None:

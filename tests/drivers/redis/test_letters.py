@@ -210,6 +210,25 @@ async def test_a_late_repeat_brings_no_letter_back(
     assert await target.bodies() == ["b"]
 
 
+@pytest.mark.parametrize("there", ["there", "back"])
+async def test_a_repeat_after_days_adds_nothing_to_what_is_there(
+    queue: QueueUnderTest, target: QueueUnderTest, client: Any, there: str
+) -> None:
+    """The numbers of letters are forgotten by then; of two with one id one could not be settled."""
+    await exhaust(queue, "a")
+    with crash_before("outbox_ack"):
+        await queue.claim(dead_letter=target.as_dead_letter_queue(1))
+    if there == "back":  # at a new position
+        (letter,) = await target.listed()
+        await target.move(target, letter.id)
+    client.delete(keys_of(target.ref).key("inbox"))
+    queue.advance(MINUTE)
+    await swept(queue)
+    (letter,) = (await target.claim(10)).messages
+    assert not await target.delete(letter.id, claims=[letter.claim_id or ""])
+    assert await target.counts() == (0, 0, 0)
+
+
 async def test_two_that_drain_at_once_move_each_letter_once(
     queue: QueueUnderTest, target: QueueUnderTest
 ) -> None:

@@ -178,6 +178,14 @@ async def test_a_killed_redis_has_all_of_it_or_nothing(
     check(client, queue)
 
 
+async def test_nobody_waits_for_parts_that_are_lost(queue: QueueUnderTest, client: Any) -> None:
+    await post_cut_short(queue)
+    client.delete(keys_of(queue.ref).key("staged"))
+    async with asyncio.timeout(5):
+        await queue.post("a")
+    assert await queue.bodies() == ["a"]
+
+
 async def test_delays_keys_and_outbox_messages_come_with_their_parts(
     queue: QueueUnderTest, client: Any
 ) -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import math
+import os
+import signal
 import time
 from typing import Any
 
@@ -151,6 +153,36 @@ async def test_a_watch_that_was_asked_for_while_redis_is_away_begins_when_it_is_
     await until(lambda: heard == [-1])
     await queue.post("a")
     await until(lambda: heard == [-1, 1])
+
+
+async def test_who_watched_before_a_stalled_redis_confirmed_it_looks_once(
+    queue: QueueUnderTest, own_redis: RedisServer, client: Any
+) -> None:
+    heard: list[int] = []
+    await queue.stores.messages.watch(queue.named("other").ref, print)
+    pid = own_redis.processes[0].pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        await queue.stores.messages.watch(queue.ref, heard.append)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    await until(lambda: heard == [-1])
+
+
+async def test_a_node_that_is_away_keeps_no_signals_of_others_away(open_queue: Open) -> None:
+    options = ("--cluster-require-full-coverage", "no")
+    with services.start_redis_cluster(options=options) as cluster:
+        queue = await open_queue(cluster.url)
+        (gone, first), (_, second) = [
+            (node, each)
+            for node, each in zip(cluster.nodes, queues_on_every_node(queue), strict=True)
+        ][:2]
+        heard: list[int] = []
+        await queue.stores.messages.watch(first.ref, print)
+        await queue.stores.messages.watch(second.ref, heard.append)
+        await asyncio.to_thread(gone.kill)
+        cluster.nodes[1].cli("client", "kill", "type", "pubsub")
+        await until(lambda: heard == [-1])
 
 
 async def test_the_soonest_of_the_letters_that_come_together_is_told(

@@ -42,7 +42,4 @@ def create(
         ConfigurationError: the URI is wrong; says where and how to write it.
     """
     connection = Connection(parse(uri), clock)
-    return (
-        RedisMessageStore(connection, clock, options),
-        RedisManagementStore(connection),
-    )
+    return RedisMessageStore(connection, options), RedisManagementStore(connection)

@@ -83,7 +83,7 @@ class Claiming(MessageStore):
 
         So does one more if a step finds dead letters: the sweep must know of the queue before a
         letter leaves it, so that a crash loses none. The answer has what was taken even if a later
-        step fails.
+        step fails; but a claim that may hold what nobody is told is ended as a whole.
         """
         messages: list[Message] = []
         moved, is_armed, limit = 0, False, min(request.limit, MAX_CLAIMED)
@@ -104,8 +104,8 @@ class Claiming(MessageStore):
                         continue
                     if await self._runner.follow_ups.run(self._runner.arm(queue, now)):
                         continue
-            except (Unavailable, QueueChanged):
-                if not messages:
+            except (Unavailable, QueueChanged) as exc:
+                if not messages or (claim_id and isinstance(exc, InDoubt)):
                     raise
                 return Claimed(claim_id, messages, moved, True)
             is_over = len(messages) >= limit or size >= MAX_PAGE_BYTES

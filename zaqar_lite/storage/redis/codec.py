@@ -221,7 +221,7 @@ def read_message(
     )
 
 
-def pack_letter(message: Message, now: int) -> bytes:
+def pack_letter(message: Message) -> bytes:
     """Write a message of another store as `accept` takes it, behind its number."""
     client = pack_client(message.client_id or "")
     flags, headers = pack_headers(message.headers) if message.headers else (0, b"")
@@ -247,7 +247,7 @@ def pack_letter(message: Message, now: int) -> bytes:
             message.claim_count.to_bytes(4, "big"),
             bytes(16),
             (_NO_ORIGIN + len(origin)).to_bytes(2, "big"),
-            bytes((_WAITS * (due > now) | _REMEMBERED * bool(history),)),
+            bytes((_WAITS * bool(due) | _REMEMBERED * bool(history),)),
             bytes(12),
             message.failure_count.to_bytes(4, "big"),
             origin,

@@ -44,6 +44,7 @@ _PASSING = {
     "NOREPLICAS": "Redis has too few replicas to accept writes (min-replicas-to-write)",
     "CLUSTERDOWN": "the Redis cluster has slots that nobody serves",
     "TRYAGAIN": "the Redis cluster is moving the queue to another node",
+    "MOVED": "this Redis is one node of a cluster (its URI begins with redis+cluster://)",
     "NOAUTH": "Redis wants a password that the store's URI does not have",
     "NOPERM": "Redis does not permit this user what the store needs (see its ACL)",
     "UNBLOCKED": "Redis became a replica meanwhile",
@@ -67,7 +68,10 @@ def explain_at_start(fault: Fault) -> Exception:
         )
     if fault.code == "ERR" and "DB index" in str(fault):
         return ConfigurationError(f"Redis has no such database ({fault}): check the URI's path.")
-    return explain(fault)
+    reason = explain(fault)
+    if reason is fault:  # it has too many clients, or is in protected mode
+        reason = Unavailable("The store cannot serve now: Redis refuses", detail=str(fault))
+    return reason
 
 
 def unavailable(lost: ConnectionLost, *, was_sent: bool) -> Unavailable:

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from functools import partial
 from typing import Any
 
-from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.ids import Marker, is_claim_id, is_message_id
 from zaqar_lite.domain.limits import MAX_PAGE_BYTES
 from zaqar_lite.domain.models import (
@@ -53,9 +52,9 @@ class RedisMessageStore(Connected[Connection], Posting, Claiming):
         {Capability.ATOMIC_BATCH, Capability.EXCLUSIVE, Capability.DURABLE, Capability.SHARED}
     )
 
-    def __init__(self, connection: Connection, clock: Clock, options: StoreOptions) -> None:
+    def __init__(self, connection: Connection, options: StoreOptions) -> None:
         super().__init__(connection)
-        self._runner = Runner(connection, clock)
+        self._runner = Runner(connection)
         self._outbox = Outbox(self._runner)
         self._sweeper = Sweeper(self._runner, self._outbox)
         self._options = options

@@ -137,9 +137,9 @@ class Outbox:
         self, target: QueueRef, messages: Sequence[Message], *, source: str, number: int
     ) -> None:
         """Store messages of another store in a queue, as letters of a made-up source."""
-        now, first = self._runner.clock.now_ms(), number * _MOST_ADOPTED
+        first = number * _MOST_ADOPTED
         letters = [
-            place.to_bytes(8, "big") + pack_letter(message, now)
+            place.to_bytes(8, "big") + pack_letter(message)
             for place, message in enumerate(messages, first)
         ]
         await self._let_in(target, "accept", f"adopted:{source}", letters)

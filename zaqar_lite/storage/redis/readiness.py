@@ -88,7 +88,9 @@ class Readiness:
         self._keeper: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
         self._known: set[bytes] = set()
-        """Channels whose signals may have been missed while nobody subscribed to them."""
+        """Channels that were subscribed: signals are missed until they are so again."""
+        self._late: set[bytes] = set()
+        """Channels that are watched already, although Redis has not confirmed them."""
 
     async def watch(self, queue: QueueRef, listener: Listener) -> Callable[[], None]:
         """Subscribe to a queue; return when Redis confirms it, or after a second."""
@@ -100,12 +102,12 @@ class Readiness:
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_PATIENCE):
-                    is_made = await self._subscribe(channel)
+                    is_made = await self._subscribe(channel, set())
         except BaseException:
             self._end(channel, end)
             raise
         if not is_made and channel in self._queues:
-            self._known.add(channel)
+            self._late.add(channel)
         return partial(self._end, channel, end)
 
     def _end(self, channel: bytes, end: Callable[[], None]) -> None:
@@ -114,6 +116,7 @@ class Readiness:
         if self._queues[channel] not in self._watchers:
             del self._queues[channel]
             self._known.discard(channel)
+            self._late.discard(channel)
             for subscription in self._subscriptions.values():
                 subscription.leave(channel)
 
@@ -135,39 +138,45 @@ class Readiness:
     async def _keep(self) -> None:
         """Keep the channels of all watched queues subscribed, as long as there are any."""
         while self._queues:
-            pause = _LOOK_EVERY
+            away: set[Any] = set()
             for channel in list(self._queues):
-                if channel in self._queues and not await self._subscribe(channel):
-                    pause = _RETRY_AFTER
-                    break
+                if channel in self._queues and None not in away:
+                    await self._subscribe(channel, away)
             self._lost.clear()
             for subscription in self._subscriptions.values():
                 with suppress(ConnectionLost):  # a silent connection is found out, and closed
                     subscription.send("PING").add_done_callback(_ignore)
             with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
+                async with asyncio.timeout(_RETRY_AFTER if away else _LOOK_EVERY):
                     await self._lost.wait()
 
-    async def _subscribe(self, channel: bytes) -> bool:
+    async def _subscribe(self, channel: bytes, away: set[Any]) -> bool:
         """Subscribe on the node that has the queue now; return whether that succeeded.
 
-        After a lost subscription tell the waiting requests to look again: signals may be missing.
+        After a lost or late subscription tell those who wait to look again: signals may be missing.
+        A node that does not answer joins those that are `away`, which are not asked again; None
+        stands for whoever knows the nodes.
         """
+        node = None
         try:
             node = await self._router.node_of(keys_of(self._queues[channel]).slot)
+            if node in away:
+                return False
             subscription = await self._open(node)
             for other in self._subscriptions.values():
                 if other is not subscription:
                     other.leave(channel)
-            if channel in subscription.channels:
-                return True
-            is_known = channel in self._known
-            reply = await subscription.send("SSUBSCRIBE", channel)
-        except (ConnectionLost, ConfigurationError, Unavailable, KeyError) as exc:
+            is_lost, reply = False, None
+            if channel not in subscription.channels:
+                is_lost = channel in self._known
+                reply = await subscription.send("SSUBSCRIBE", channel)
+        except (ConnectionLost, ConfigurationError, Unavailable) as exc:
             logger.debug("no signals from Redis for now: %s", exc)
+            away.add(node)
             return False
         if isinstance(reply, Fault):
             logger.debug("no signals from Redis for now: %s", reply)
+            away.add(node)
             if reply.code == "MOVED":
                 self._router.forget_map()
             return False
@@ -175,7 +184,8 @@ class Readiness:
             subscription.leave(channel)
             return True
         self._known.add(channel)
-        if is_known:
+        if is_lost or channel in self._late:
+            self._late.discard(channel)
             self._hear(channel, b"-1")
         return True
 

@@ -15,7 +15,7 @@ from redis.asyncio.sentinel import Sentinel
 from redis.exceptions import RedisError
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.storage.redis.address import Address
 from zaqar_lite.storage.redis.faults import (
     SWITCHES_NODE,
@@ -35,6 +35,8 @@ Word = str | bytes | int
 Lane = tuple[Any, bool]
 """A node, and whether a link to it is for what takes long; short calls would wait behind that."""
 _MAX_HOPS = 5
+_AGAIN = object()
+"""Stands for a reply where the call should be tried again: another node has the slot."""
 _RETRY_AFTER = 0.1
 """Seconds between attempts to open a connection; calls in between fail at once."""
 
@@ -73,16 +75,7 @@ class Router(ABC):
         """
         given = keys.on_one_server if self._is_one_server else keys.in_slot
         call = "FCALL", function(operation), len(given), *given, self._clock.offset_ms, *words
-        reply = await self._call(keys.slot, call, repeatable, long_for)
-        if isinstance(reply, Fault) and reply.is_unknown_function:
-            # A new server, or FUNCTION FLUSH; nothing was done.
-            loaded = await self._call(keys.slot, ("FUNCTION", "LOAD", library()), repeatable=True)
-            if isinstance(loaded, Fault) and not loaded.is_already_loaded:
-                raise explain(loaded)
-            reply = await self._call(keys.slot, call, repeatable, long_for)
-        if isinstance(reply, Fault):
-            raise explain(reply)
-        return reply
+        return await self._call(keys.slot, call, repeatable, long_for)
 
     async def command(self, slot: int, *words: Word, long_for: str | None = None) -> Any:  # noqa: ANN401 - any reply
         """Run a command that is safe to repeat, on the node of a slot.
@@ -90,10 +83,7 @@ class Router(ABC):
         Raises:
             Unavailable: Redis cannot serve now.
         """
-        reply = await self._call(slot, words, repeatable=True, long_for=long_for)
-        if isinstance(reply, Fault):
-            raise explain(reply)
-        return reply
+        return await self._call(slot, words, repeatable=True, long_for=long_for)
 
     async def _call(
         self,
@@ -108,10 +98,14 @@ class Router(ABC):
             try:
                 node = await self.node_of(slot)
                 if long_for is None:
-                    reply = await (await self._link(node)).send(*words)
+                    reply = await _send(await self._link(node), words)
                 else:
                     async with self._turns[node].turn(long_for):
-                        reply = await (await self._link(node, is_long=True)).send(*words)
+                        reply = await _send(await self._link(node, is_long=True), words)
+            except ConfigurationError as refused:  # a password that was changed, for one
+                raise Unavailable(
+                    "The store cannot serve now: Redis refuses this server.", detail=str(refused)
+                ) from refused
             except ConnectionLost as lost:
                 was_sent = was_sent or lost.sent
                 if node is not None:
@@ -120,20 +114,20 @@ class Router(ABC):
                     continue
                 raise unavailable(lost, was_sent=was_sent) from None
             if isinstance(reply, Fault):
-                if reply.code in SWITCHES_NODE:
-                    for lane in _lanes(node):
-                        if lane in self._links:
-                            self._links[lane].close(str(reply))
-                    self.leave(node)
-                elif reply.code in ("MOVED", "ASK"):
-                    reply = await self._redirected(reply, node, slot, words)
-                    if reply is None:
-                        continue
-            return reply
+                reply = await self._redirected(reply, node, slot, words)
+            if isinstance(reply, Fault):
+                raise explain(reply)
+            if reply is not _AGAIN:
+                return reply
         raise Unavailable("The Redis cluster sends calls in a circle; it may be moving slots.")
 
     async def _redirected(self, fault: Fault, node: Any, slot: int, words: tuple[Word, ...]) -> Any:  # noqa: ANN401
-        """Follow a cluster's redirection; return the reply, or None to try again."""
+        """Act on an error that tells of the node; return the reply, or `_AGAIN`."""
+        if fault.code in SWITCHES_NODE:
+            for lane in _lanes(node):
+                if lane in self._links:
+                    self._links[lane].close(str(fault))
+            self.leave(node)
         return fault
 
     @abstractmethod
@@ -311,6 +305,8 @@ class ClusterRouter(Router):
     def __init__(self, address: Address, clock: Clock) -> None:
         super().__init__(address, clock)
         self._map: dict[int, tuple[str, int]] = {}
+        self._outsider: tuple[str, int] | None = None
+        """The last node that was cut off from the others, and may know an old map."""
         self._reading: asyncio.Task[None] | None = None
 
     async def node_of(self, slot: int) -> Any:  # noqa: ANN401
@@ -341,8 +337,8 @@ class ClusterRouter(Router):
     async def _read_map(self) -> None:
         """Ask the known nodes, then the seeds, which node serves which slot."""
         lost = ConnectionLost("the cluster's URI names no node", sent=False)
-        known = [node for node, _ in self._links]
-        for node in dict.fromkeys((*known, *self._address.hosts)):
+        known = dict.fromkeys([node for node, _ in self._links] + [*self._address.hosts])
+        for node in sorted(known, key=lambda node: bool(node == self._outsider)):
             try:
                 link = await self._link(node)
                 reply = await link.send("CLUSTER", "SLOTS")
@@ -361,19 +357,36 @@ class ClusterRouter(Router):
         raise lost
 
     async def _redirected(self, fault: Fault, node: Any, slot: int, words: tuple[Word, ...]) -> Any:  # noqa: ANN401
+        if fault.code == "CLUSTERDOWN":
+            self._outsider, self._map = node, {}
+        if fault.code not in ("MOVED", "ASK"):
+            return await super()._redirected(fault, node, slot, words)
         code, _, place = str(fault).split(" ")
         host, _, port = place.rpartition(":")
         node = host or node[0], int(port)
         if code == "MOVED":
             self._map = {} if len(self._map) < 16_384 else {**self._map, slot: node}
-            return None
+            return _AGAIN
         try:
-            link = await self._link(node)
-            asking, reply = link.send("ASKING"), link.send(*words)
-            await asking
-            return await reply
+            return await _send(await self._link(node), words, asks=True)
         except ConnectionLost as lost:
             raise unavailable(lost, was_sent=lost.sent) from None
+
+
+async def _send(link: Link, words: tuple[Word, ...], *, asks: bool = False) -> Any:  # noqa: ANN401
+    """Send a call, after ASKING where told; first give a node the library if it has none."""
+    for _ in range(2):
+        if asks:
+            _, reply = await asyncio.gather(link.send("ASKING"), link.send(*words))
+        else:
+            reply = await link.send(*words)
+        if not (isinstance(reply, Fault) and reply.is_unknown_function):
+            break
+        # A new server, or FUNCTION FLUSH; nothing was done.
+        loaded = await link.send("FUNCTION", "LOAD", library())
+        if isinstance(loaded, Fault) and not loaded.is_already_loaded:
+            return loaded
+    return reply
 
 
 def _lanes(node: Any) -> tuple[Lane, Lane]:  # noqa: ANN401

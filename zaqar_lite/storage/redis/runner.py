@@ -6,7 +6,6 @@ from functools import lru_cache
 from typing import Any
 
 from zaqar_lite.domain.attempts import Backoff
-from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import Message, QueueRef, RetryPolicy
 from zaqar_lite.domain.refusals import no_failed_list, queue_changed
 from zaqar_lite.domain.yielding import next_turn
@@ -27,10 +26,9 @@ _BODIES = 524_288
 class Runner:
     """Run scripts on queues, and register what they leave for the sweep."""
 
-    def __init__(self, connection: Connection, clock: Clock) -> None:
+    def __init__(self, connection: Connection) -> None:
         self.router = connection.router
         self.follow_ups = connection.follow_ups
-        self.clock = clock
         self._completing: dict[QueueRef, asyncio.Task[None]] = {}
         self._armed: dict[QueueRef, int] = {}
 

@@ -284,7 +284,8 @@ operation('move', ALWAYS, {whole = true}, function()
   return {'ok', now, table.concat(outcomes), unpack(letters)}
 end)
 
--- Store dead letters in their target queue. A letter is stored once, even if the call is repeated.
+-- Store dead letters in their target queue. A letter is stored once, even if the call is repeated within a day, or
+-- as long as it is there: of two with one id only one could be settled.
 -- ARGV: 1 offset, 2 tag of the source, 3.. letters: sequence number (8 bytes), length of the
 --       track (2 bytes), track, length of the attempts (4 bytes), attempts, record
 -- Answers: 'ok', instant to register.
@@ -292,14 +293,21 @@ operation('accept', ALWAYS, {whole = true}, function()
   -- A source sends its letters in the order of their numbers. So a letter is a repeat unless its
   -- number is above that of the last letter that was stored.
   local came = tonumber(call('HGET', inbox, ARGV[2]) or 0)
-  local fresh, latest, soonest = {}, now, 0
+  local new, names, fresh, latest, soonest = {}, {}, {}, now, 0
   for i = 3, #ARGV do
     local seq = struct.unpack('>I8', ARGV[i])
     if seq > came then
       came = seq
-      local track, at = struct.unpack('>Hc0', ARGV[i], 9)
-      local history, from = struct.unpack('>I4c0', ARGV[i], at)
-      local record, body = split_body(ARGV[i]:sub(from, from + R.randomness - 2), ARGV[i], from + R.randomness - 1)
+      new[#new + 1] = ARGV[i]
+      names[#names + 1] = ARGV[i]:sub(10 + O.message_id, 9 + O.moved_at)
+    end
+  end
+  local _, known = locate(names)
+  for i, letter in ipairs(new) do
+    if not known[i] then
+      local track, at = struct.unpack('>Hc0', letter, 9)
+      local history, from = struct.unpack('>I4c0', letter, at)
+      local record, body = split_body(letter:sub(from, from + R.randomness - 2), letter, from + R.randomness - 1)
       local expires = struct.unpack('>I6', track)
       if expires > now then
         fresh[#fresh + 1] = {track = track, history = history, record = record, body = body, expires = expires}
@@ -320,7 +328,8 @@ operation('accept', ALWAYS, {whole = true}, function()
     if has_flag(track, WAITS) then
       track = track:sub(1, T.flags - 1) .. string.char(track:byte(T.flags) - WAITS) .. track:sub(T.held_until)
       d = struct.unpack('>I6', letter.record, R.due)
-      soonest = math.min(soonest, d)
+      d = d > now and d
+      soonest = math.min(soonest, d or soonest)
     end
     add_entry(entering, position, score_of(letter.expires), d and score_of(d), letter.record, letter.body)
     its[2 * i - 1], its[2 * i] = position, track

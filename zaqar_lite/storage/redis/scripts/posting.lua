@@ -214,6 +214,7 @@ operation('publish', ALWAYS, {}, function()
   local step = tonumber(life[N.part] or 0)
   local head = step > 0 and call('HGET', staged, 0)
   if not head then
+    call('HDEL', state, 'part') -- where the parts are lost nobody must wait for them
     return {'ok'}
   end
   local at, first, until_when = struct.unpack('>I6I8I6', head)
