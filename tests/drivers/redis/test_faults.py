@@ -282,7 +282,7 @@ async def test_what_a_post_has_brought_arrives_on_a_full_server(
 ) -> None:
     """It is stored already; and dead letters may be behind it."""
     target = queue.named(f"{queue.ref.name}-notes")
-    with crash_before("accept_outbox_messages"):
+    with crash_before("accept"):
         await queue.post(with_note(new("a"), target), *["b"] * MOST_AT_ONCE)
         await asyncio.sleep(0.05)  # what follows a post is begun before its answer
     client.config_set("maxmemory", 1)

@@ -221,7 +221,7 @@ async def test_a_repeat_after_days_adds_nothing_to_what_is_there(
     if there == "back":  # at a new position
         (letter,) = await target.listed()
         await target.move(target, letter.id)
-    client.delete(keys_of(target.ref).key("inbox"))
+    client.delete(keys_of(target.ref).key("brought"))
     queue.advance(MINUTE)
     await swept(queue)
     (letter,) = (await target.claim(10)).messages
@@ -247,7 +247,7 @@ async def test_a_letter_that_comes_while_others_are_brought_is_not_forgotten(
     """What is removed from the outbox is what has arrived, and not what has come since."""
     policy = target.as_dead_letter_queue(1)
     await exhaust(queue, "a")
-    with pause_after(Outbox, "_deliver_to") as pause:
+    with pause_after(Outbox, "_let_in") as pause:
         bringing = asyncio.create_task(queue.claim(dead_letter=policy))
         await pause.reached()
         await exhaust(queue, "b")
@@ -328,7 +328,7 @@ async def test_projects_and_names_never_share_a_key(
         assert await QueueUnderTest(queue.stores, ref).bodies() == [str(number)]
 
 
-@pytest.mark.parametrize("step", ["read_outbox", "accept_outbox_messages", "outbox_ack"])
+@pytest.mark.parametrize("step", ["read_outbox", "accept", "outbox_ack"])
 async def test_outbox_messages_of_a_post_arrive_once_after_a_crash_at_any_step(
     queue: QueueUnderTest, target: QueueUnderTest, step: str
 ) -> None:
@@ -380,7 +380,7 @@ async def test_an_outbox_message_on_its_way_lives_as_long_as_it_would_where_it_g
     queue: QueueUnderTest, target: QueueUnderTest, client: Any
 ) -> None:
     """Also where all messages of the source end long before that."""
-    with crash_before("accept_outbox_messages"):
+    with crash_before("accept"):
         await queue.post(with_note(new("a", ttl=MINUTE), target, ttl=DAY))
         ends = client.pexpiretime(keys_of(queue.ref).key("outbox"))
     assert ends >= queue.stores.clock.now_ms() + DAY - MINUTE

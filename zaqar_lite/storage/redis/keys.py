@@ -18,7 +18,7 @@ FAMILIES = {
     "queue": (
         *("queue", "state", "messages", "bodies", "expiry", "ready", "due", "waiting"),
         *("readiness", "tracks", "held", "claims", "leases", "lapsed", "parked", "attempts"),
-        *("ids", "groups", "outbox", "keys", "forgets", "inbox", "brought", "staged", "visits"),
+        *("ids", "groups", "outbox", "keys", "forgets", "brought", "staged", "visits"),
     ),
     "project": ("names", "rates"),
     "everywhere": ("visits", "intents"),

@@ -4,11 +4,11 @@ A move crosses slots, so it takes three steps, each atomic and each safe to repe
 
 1. A script takes a message that became a dead letter out of its queue and puts it into the `outbox`
    of that queue, under a sequence number. Now it is in neither queue, and nobody can claim it.
-2. `accept` lets the outbox's letters into the target, which remembers the last number that came
-   from each source, so that a repeat changes nothing, however late it is.
+2. `accept` lets the outbox's letters into the target, which remembers for a day the last number
+   that came from each source, so that a repeat changes nothing.
 3. `outbox_ack` removes from the outbox what has arrived.
 
-What posts bring along leaves through the same outbox; `accept_outbox_messages` lets it in.
+What posts bring along leaves through the same outbox.
 
 A claim, pop or move that caused step 1 does 2 and 3 before it answers, unless the target's node is
 away or slow; a settlement begins them and answers. The queue was registered with the sweep before
@@ -93,8 +93,11 @@ class Outbox:
         """
         delivered: dict[QueueRef, int] = {}
         for tag, group in groupby(letters, _target_of):
-            target = ref_of(tag.decode())
-            if dead := await self._deliver_to(target, queue, list(group)):
+            target, start, some = ref_of(tag.decode()), 10 + len(tag), list(group)
+            source = keys_of(queue).tag
+            await self._let_in(target, source, [one[:8] + one[start:] for one in some])
+            dead = sum(one[start : start + 2] != _OUTBOX_MESSAGE for one in some)
+            if dead:
                 delivered[target] = delivered.get(target, 0) + dead
         return delivered
 
@@ -105,30 +108,11 @@ class Outbox:
         )
         return int(left)
 
-    async def _deliver_to(
-        self, target: QueueRef, source: QueueRef, letters: Sequence[bytes]
-    ) -> int:
-        """Store letters and outbox messages in their target; return how many letters they were."""
-        start = 10 + len(keys_of(target).tag)
-        outbox = [one for one in letters if one[start : start + 2] == _OUTBOX_MESSAGE]
-        dead = [one for one in letters if one[start : start + 2] != _OUTBOX_MESSAGE]
-        tag = keys_of(source).tag
-        for script, some, skipped in (
-            ("accept", dead, start),
-            ("accept_outbox_messages", outbox, start + 2),
-        ):
-            if some:
-                await self._let_in(
-                    target, script, tag, [letter[:8] + letter[skipped:] for letter in some]
-                )
-        return len(dead)
-
-    async def _let_in(
-        self, target: QueueRef, script: str, source: str, letters: Sequence[bytes]
-    ) -> None:
+    async def _let_in(self, target: QueueRef, source: str, letters: Sequence[bytes]) -> None:
+        """Store letters and outbox messages in their target."""
         long = is_long(len(letters), letters)
         _, instant = await self._runner.run(
-            target, script, source, *letters, repeatable=True, is_long=long
+            target, "accept", source, *letters, repeatable=True, is_long=long
         )
         if instant:
             await self._runner.register_now(target, instant)
@@ -142,7 +126,7 @@ class Outbox:
             place.to_bytes(8, "big") + pack_letter(message)
             for place, message in enumerate(messages, first)
         ]
-        await self._let_in(target, "accept", f"adopted:{source}", letters)
+        await self._let_in(target, f"adopted:{source}", letters)
 
 
 def _target_of(letter: bytes) -> bytes:

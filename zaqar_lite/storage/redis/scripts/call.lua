@@ -27,8 +27,7 @@
 -- keys: hash, 'b' or 'm' and idempotency key -> entry (codec.py); expires
 -- forgets: zset, the same fields by deadline; expires
 -- outbox: list, letters and outbox messages on their way to other queues; expires
--- inbox: hash, source -> sequence number of its last letter; expires a day after it
--- brought: zset, source by the sequence number of its last outbox message; expires a day after it
+-- brought: zset, source by the sequence number of its last letter; expires a day after it
 -- staged: hash, '0' -> instant and first position, number -> part of a post; expires
 -- readiness: a channel, no key: tells how many messages became ready, or 0: look soon
 -- visits: zset, every queue by the instant of the sweep's next visit. Operations on a queue have it only where

@@ -284,42 +284,23 @@ operation('move', ALWAYS, {whole = true}, function()
   return {'ok', now, table.concat(outcomes), unpack(letters)}
 end)
 
--- Store dead letters in their target queue. A letter is stored once, even if the call is repeated within a day, or
--- as long as it is there: of two with one id only one could be settled.
--- ARGV: 1 offset, 2 tag of the source, 3.. letters: sequence number (8 bytes), length of the
---       track (2 bytes), track, length of the attempts (4 bytes), attempts, record
--- Answers: 'ok', instant to register.
-operation('accept', ALWAYS, {whole = true}, function()
-  -- A source sends its letters in the order of their numbers. So a letter is a repeat unless its
-  -- number is above that of the last letter that was stored.
-  local came = tonumber(call('HGET', inbox, ARGV[2]) or 0)
-  local new, names, fresh, latest, soonest = {}, {}, {}, now, 0
-  for i = 3, #ARGV do
-    local seq = struct.unpack('>I8', ARGV[i])
-    if seq > came then
-      came = seq
-      new[#new + 1] = ARGV[i]
-      names[#names + 1] = ARGV[i]:sub(10 + O.message_id, 9 + O.moved_at)
-    end
-  end
+-- Store dead letters at new positions. Answers when the first of them expires or is due; 0 where there are none.
+local function let_in(letters, names)
+  local fresh, latest, soonest = {}, now, 0
   local _, known = locate(names)
-  for i, letter in ipairs(new) do
-    if not known[i] then
-      local track, at = struct.unpack('>Hc0', letter, 9)
+  for i, letter in ipairs(letters) do
+    local track, at = struct.unpack('>Hc0', letter, 9)
+    local expires = struct.unpack('>I6', track)
+    if expires > now and not known[i] then
       local history, from = struct.unpack('>I4c0', letter, at)
       local record, body = split_body(letter:sub(from, from + R.randomness - 2), letter, from + R.randomness - 1)
-      local expires = struct.unpack('>I6', track)
-      if expires > now then
-        fresh[#fresh + 1] = {track = track, history = history, record = record, body = body, expires = expires}
-        latest = math.max(latest, expires)
-        soonest = soonest == 0 and expires or math.min(soonest, expires)
-      end
+      fresh[#fresh + 1] = {track = track, history = history, record = record, body = body, expires = expires}
+      latest = math.max(latest, expires)
+      soonest = soonest == 0 and expires or math.min(soonest, expires)
     end
   end
-  call('HSET', inbox, ARGV[2], string.format('%.0f', came))
-  keep(now + 86400000, {inbox})
   if #fresh == 0 then
-    return {'ok', 0}
+    return 0
   end
   local first, entering = take_positions(#fresh), new_entries()
   local its, named, histories = {}, {}, {}
@@ -344,38 +325,43 @@ operation('accept', ALWAYS, {whole = true}, function()
   apply('HSET', attempts, histories)
   enter(entering, latest, true)
   keep(latest, {tracks, ids, attempts})
-  return {'ok', schedule(soonest)}
-end)
+  return soonest
+end
 
--- Store outbox messages in their queue. An outbox message is stored once, even if the call is repeated within
--- a day.
--- ARGV: 1 offset, 2 tag of the source, 3.. letters: sequence number (8 bytes), ttl (5 bytes, ms),
---       delay (5 bytes, ms), record from its randomness on
+-- Store what an outbox sent in its target queue: each letter once, even if the call is repeated within a day, and a
+-- dead letter also as long as it is there: of two with one id only one could be settled.
+-- ARGV: 1 offset, 2 tag of the source, 3.. letters: sequence number (8 bytes); then of a dead letter length of the
+--       track (2 bytes), track, length of the attempts (4 bytes), attempts, record; of an outbox message 65535
+--       (2 bytes), ttl (5 bytes, ms), delay (5 bytes, ms), record from its randomness on
 -- Answers: 'ok', instant to register.
-operation('accept_outbox_messages', ALWAYS, {whole = true}, function()
-  local came = tonumber(call('ZSCORE', brought, ARGV[2]) or 0)
-  local fresh = {}
+operation('accept', ALWAYS, {whole = true}, function()
+  -- A source sends its letters in the order of their numbers. So a letter is a repeat unless its
+  -- number is above that of the last letter that was stored.
+  local last, dead, names, blobs = tonumber(call('ZSCORE', brought, ARGV[2]) or 0), {}, {}, {}
+  local came = last
   for i = 3, #ARGV do
-    local seq = struct.unpack('>I8', ARGV[i])
-    if seq > came then
-      came = seq
-      fresh[#fresh + 1] = ARGV[i]
+    local seq, size = struct.unpack('>I8H', ARGV[i])
+    if seq > last and size == 65535 then
+      blobs[#blobs + 1] = ARGV[i]:sub(11)
+    elseif seq > last then
+      dead[#dead + 1], names[#names + 1] = ARGV[i], ARGV[i]:sub(10 + O.message_id, 9 + O.moved_at)
     end
+    came = math.max(came, seq)
   end
-  if #fresh == 0 then
+  if came == last then
     return {'ok', 0}
   end
+  -- Numbers of a queue's letters are times in microseconds, so this forgets those that sent nothing for a day, and
+  -- not those of other stores, which count from 1.
+  call('ZREMRANGEBYSCORE', brought, '1e15', string.format('%.0f', (now - 86400000) * 1000))
   call('ZADD', brought, string.format('%.0f', came), ARGV[2])
-  -- Sequence numbers are times in microseconds, so this forgets sources that sent nothing for a day.
-  call('ZREMRANGEBYSCORE', brought, '-inf', string.format('%.0f', (now - 86400000) * 1000))
   call('EXPIRE', brought, 86400)
-
-  local blobs = {}
-  for i, letter in ipairs(fresh) do
-    blobs[i] = letter:sub(9)
+  local soonest = #dead > 0 and let_in(dead, names) or 0
+  if #blobs > 0 then
+    local first = store(blobs, take_positions(#blobs), now, call('HLEN', messages))
+    soonest = soonest == 0 and first or math.min(soonest, first)
   end
-  local soonest = store(blobs, take_positions(#fresh), now, call('HLEN', messages))
-  return {'ok', schedule(soonest)}
+  return {'ok', soonest > 0 and schedule(soonest) or 0}
 end)
 
 -- Read the first letters of the outbox.

@@ -350,13 +350,12 @@ operation('purge', ALWAYS, {whole = true}, function()
 end)
 
 -- Remove a queue's messages, keys and record. Letters in the outbox stay, because they belong to
--- their target queue. The numbers of letters that the queue has received stay for ten minutes, so
--- that a letter that is sent again late is not stored again.
+-- their target queue. The numbers of letters that the queue has received stay for a day, so that a
+-- letter that is sent again late is not stored again.
 -- ARGV: 1 offset
 operation('drop', ALWAYS, {whole = true}, function()
   empty()
   call('UNLINK', keys, forgets, queue)
-  call('EXPIRE', inbox, 600)
   if call('EXISTS', outbox) == 0 then
     call('UNLINK', state)
     if life[N.last] and life[N.armed] then
