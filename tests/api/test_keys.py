@@ -266,8 +266,11 @@ async def test_a_filter_reads_the_whole_project(doors: Doors) -> None:
     document = {"_filter": "TRUE"}
     key = await doors.make("manage:mine*")
     await doors.expect(403, key, "PUT", "/v2/queues/mine", document)
-    key = await doors.make("manage:mine*", "read:*")
-    await doors.expect(201, key, "PUT", "/v2/queues/mine", document)
+    reader = await doors.make("manage:mine*", "read:*")
+    await doors.expect(201, reader, "PUT", "/v2/queues/mine", document)
+    change = {"path": "/metadata/_filter", "value": "FALSE"}
+    await doors.expect(403, key, "PATCH", "/v2/queues/mine", [{"op": "replace", **change}])
+    await doors.expect(200, key, "PATCH", "/v2/queues/mine", [{"op": "remove", **change}])
 
 
 async def test_nobody_signs_what_they_may_not_do(make_api: MakeApi) -> None:

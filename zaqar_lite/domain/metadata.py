@@ -348,6 +348,8 @@ def parse_patch(document: Any) -> Sequence[Operation]:  # noqa: ANN401 - any JSO
     operations: list[Operation] = read_json(document, list[Operation], "The patch")
     for index, operation in enumerate(operations):
         operation.key = _key_of(index, operation)
+        if operation.op == "remove":
+            operation.value = None
     return operations
 
 
