@@ -130,8 +130,21 @@ async def test_a_batch_may_be_as_large_as_a_post(sqs: Sqs) -> None:
         "SendMessageBatch", Entries=[mixed[0], {**mixed[0], "Id": "c"}]
     )
     # What could not fit, however it is written, is not even read.
-    refused = await sqs.ask("SendMessage", MessageBody="x" * 2_000_000)
-    assert (refused.status, refused.error[0]) == (413, "InvalidParameterValue")
+    for operation, size in (("SendMessage", 2_000_000), ("ReceiveMessage", 140_000)):
+        refused = await sqs.ask(operation, MessageBody="x" * size)
+        assert (refused.status, refused.error[0]) == (413, "InvalidParameterValue")
+
+
+async def test_a_document_of_too_many_parts_is_not_decoded(sqs: Sqs) -> None:
+    for parts in (b"{}," * 50_000 + b"{}", b'{"Id":"a"},' * 15_000 + b"{}"):
+        answer = await sqs.raw("AmazonSQS.SendMessageBatch", b'{"Entries":[%b]}' % parts)
+        assert answer.error[0] == "SerializationException"
+        assert "too many parts" in answer.document["message"]
+    # What a message holds are no parts, whatever it looks like.
+    text = '{"a": [{}], "b\\": ""} ' * 11_000
+    await sqs.call("SendMessage", MessageBody=text)
+    (message,) = await sqs.receive()
+    assert message["Body"] == text
 
 
 async def test_a_message_may_have_what_sqs_allows_where_posts_may(make_api: MakeApi) -> None:

@@ -22,7 +22,7 @@ from zaqar_lite.api.request import Refused, Request, bad_body
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.groups import GROUP_HEADER, check_group
 from zaqar_lite.domain.limits import INT64_MAX, INT64_MIN, MAX_BODY_DEPTH, MAX_DOCUMENT_DEPTH
-from zaqar_lite.domain.yielding import next_turn
+from zaqar_lite.domain.yielding import in_steps, next_turn
 from zaqar_lite.service.post_validation import Draft
 
 T = TypeVar("T")
@@ -153,12 +153,15 @@ async def read_messages(request: Request) -> Sequence[Draft]:
             if depth > MAX_BODY_DEPTH:
                 raise _too_deep(MAX_BODY_DEPTH)
             await next_turn()
-    if _GROUP in body:
-        return [
+    if _GROUP not in body:
+        return messages
+    grouped: list[Draft] = []
+    async for first, some in in_steps(messages):
+        grouped += [
             message if message.group is ABSENT else _in_group(index, message)
-            for index, message in enumerate(messages)
+            for index, message in enumerate(some, first)
         ]
-    return messages
+    return grouped
 
 
 def _in_group(index: int, message: _Posted) -> Draft:

@@ -161,9 +161,16 @@ class Claims:
             case Outcome.LAPSED | Outcome.NO_TARGET:
                 raise Conflict(text)
 
+    def check_count(self, count: int) -> None:
+        """Check how many messages are settled at once.
+
+        Raises:
+            Invalid: none, or too many.
+        """
+        check_range("The number of messages", count, 1, self.limits.claim(large=True))
+
     def _check_settlements(self, settlements: Sequence[Settlement]) -> None:
-        most = self.limits.claim(large=True)
-        check_range("The number of messages", len(settlements), 1, most)
+        self.check_count(len(settlements))
         names = [one.message_id for one in settlements]
         if len(set(names)) < len(names):
             twice = Counter(names).most_common(1)[0][0]

@@ -66,12 +66,8 @@ class QueueAttributes(Struct, rename="pascal", omit_defaults=True):
     sqs_managed_sse_enabled: _Text | None = None
 
 
-_KNOWN = frozenset(
-    (
-        *(*QueueAttributes.__struct_encode_fields__, *_COUNTS, *_REFUSED),
-        *("All", "QueueArn", "CreatedTimestamp", "LastModifiedTimestamp", "FifoQueue"),
-    )
-)
+_SHOWN = ("All", "QueueArn", "CreatedTimestamp", "LastModifiedTimestamp", "FifoQueue")
+_KNOWN = frozenset((*QueueAttributes.__struct_encode_fields__, *_COUNTS, *_REFUSED, *_SHOWN))
 
 
 class _Kept(QueueAttributes):

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from zaqar_lite.api import documents
 from zaqar_lite.api.long_polling import Polling
@@ -211,7 +211,9 @@ class ClaimActions:
     )
     async def settle_messages(self, request: Request) -> Response:
         """Settle messages of a claim; one result for each."""
-        settlements = _parse_many(request.document)
+        form = documents.decode(Settlements, request.document)
+        self.claims.check_count(sum(map(len, structs.astuple(form))))
+        settlements = _settlements(form)
         outcomes = await self.claims.settle(request.queue, request.path_values[1], settlements)
         done = Outcome.DONE
         results = [
@@ -235,25 +237,20 @@ def _result(settlement: Settlement, outcome: Outcome) -> dict[str, object]:
     }
 
 
-def _parse_many(body: bytes) -> list[Settlement]:
-    """Read the settlements of a request, in the order delete, release, extend, dead.
-
-    Raises:
-        Refused: 400, names the field that is wrong.
-    """
-    document = documents.decode(Settlements, body)
-    found = [Settlement(one, Act.ACK) for one in document.delete]
-    for gone in document.release:
+def _settlements(form: Settlements) -> list[Settlement]:
+    """What is to become of each message, in the order delete, release, extend, dead."""
+    found = [Settlement(one, Act.ACK) for one in form.delete]
+    for gone in form.release:
         delay_ms = None if gone.delay is None else gone.delay * 1000
         found.append(
             Settlement(gone.id, Act.RELEASE, delay_ms, gone.failed, gone.reason, gone.detail)
         )
     found += [
         Settlement(one.id, Act.EXTEND, ttl_ms=one.ttl * 1000, grace_ms=_GRACE_MS)
-        for one in document.extend
+        for one in form.extend
     ]
     found += [
-        Settlement(one.id, Act.DEAD, reason=one.reason, detail=one.detail) for one in document.dead
+        Settlement(one.id, Act.DEAD, reason=one.reason, detail=one.detail) for one in form.dead
     ]
     return found
 
