@@ -33,7 +33,7 @@ SIZES = {
     "client": Size(7_400, 7_400),
     "commands": Size(3_200, 3_200),
     "ui": Size(1_900, 1_200),
-    "spark": Size(3_350, 3_200),
+    "spark": Size(3_200, 3_200),
     "rabbitmq": Size(2_600, 2_600),
     "store": Size(800, 500),
     "sqs": Size(1_600, 1_600),

@@ -196,7 +196,7 @@ def test_whatever_is_wrong_with_a_row_obeys_the_policy(
     )
     kinds = types.StructType().add("body", TEXT).add("delay", "double").add("queue", TEXT)
     kinds = kinds.add("headers", types.MapType(TEXT, TEXT)).add("idempotency_key", "binary")
-    written = Sender(options, kinds).send(iter([rows]))
+    written = Sender(options, kinds).write(iter([rows]))
     assert (written.rows, written.stored, written.rejected) == (8, 1, 7)
     stored = client.list_messages(queue, include_delayed=True)
     assert [message.body for message in stored] == [7]
@@ -209,6 +209,23 @@ def test_whatever_is_wrong_with_a_row_obeys_the_policy(
         assert large["partition"] == 0
 
 
+def test_a_repeated_task_and_rows_of_one_key_are_refused_as_often_as_they_come(
+    server: ServerProcess, client: Client, queue: str
+) -> None:
+    """A letter's own key must stand for one content, or the queue of letters refuses it."""
+    given = {"onInvalidRow": "deadletter", "deadLetterQueue": f"{queue}-letters", "runId": "r"}
+    kinds = types.StructType().add("body", TEXT).add("ttl", "integer").add("idempotency_key", TEXT)
+    rows = pa.RecordBatch.from_pydict(
+        {"body": ["{1", "{2", "3"], "ttl": [60, 60, 1], "idempotency_key": ["k", "k", "k"]}
+    )
+    sender = Sender(parse({"endpoint": server.url, "queue": queue, **given}), kinds)
+    for _ in range(2):
+        assert sender.write(iter([rows])).rejected == 3
+    letters = [message.body["row"] for message in client.list_messages(f"{queue}-letters")]
+    assert [letter["body"] for letter in letters] == ["{1", "{2", "3"]
+    assert letters[2]["ttl"] == 1  # the whole row, also where the server refused it
+
+
 def test_delays_that_a_queue_ignores_stop_the_job_before_its_first_row(
     server: ServerProcess, client: Client, queue: str
 ) -> None:
@@ -217,10 +234,10 @@ def test_delays_that_a_queue_ignores_stop_the_job_before_its_first_row(
     rows = pa.RecordBatch.from_pydict({"body": ["1"], "delay": [60]})
     options = {"endpoint": server.url, "queue": queue}
     with pytest.raises(OptionError, match=r"normal queue.*onIgnoredDelay"):
-        Sender(parse(options), kinds).check()
+        Sender(parse(options), kinds)
     by_row = Sender(parse(options), kinds.add("queue", TEXT))
     with pytest.raises(OptionError, match="onIgnoredDelay"):
-        by_row.send(iter([rows.append_column("queue", pa.array([queue]))]))
+        by_row.write(iter([rows.append_column("queue", pa.array([queue]))]))
     assert client.stats(queue).total == 0
-    written = Sender(parse({**options, "onIgnoredDelay": "warn"}), kinds).check().send(iter([rows]))
+    written = Sender(parse({**options, "onIgnoredDelay": "warn"}), kinds).write(iter([rows]))
     assert written.stored == 1

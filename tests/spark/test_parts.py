@@ -33,7 +33,7 @@ from tests.spark.conftest import in_bucket, in_hdfs
 from zaqar_lite.client import Client
 from zaqar_lite.spark.browsing import BrowseStream, DataLoss, PushdownReader, ZaqarReader
 from zaqar_lite.spark.claiming import ClaimStream, claim_messages
-from zaqar_lite.spark.ledger import ArrowDirectory, Batch, Ledger, open_directory
+from zaqar_lite.spark.ledger import Batch, Directory, Ledger, open_directory
 from zaqar_lite.spark.messages import InvalidRow, Messages
 from zaqar_lite.spark.options import OptionError, Options, parse
 from zaqar_lite.spark.rows import columns_of
@@ -64,13 +64,13 @@ def test_a_repeated_writer_stores_nothing_in_whatever_order_the_rows_come(
     proxy: Proxy, client: Client, queue: str
 ) -> None:
     proxy.choose = nth("POST", lambda number: number == 0, Fault.LOSE)
-    writer = ZaqarWriter(Sender(options(proxy.url, queue, batchSize=3), BODY))
+    writer = ZaqarWriter(options(proxy.url, queue, batchSize=3), BODY)
     again: ZaqarWriter = pickle.loads(pickle.dumps(writer))  # noqa: S301 - our own bytes
     written = writer.write(batches(["1", "2", "2", "3", "2"]))
     assert (written.rows, written.retries) == (5, 1)
     again.write(batches(["2", "3", "2", "1", "2"]))
     assert sorted(m.body for m in client.list_messages(queue)) == [1, 2, 2, 2, 3]
-    ZaqarWriter(Sender(options(proxy.url, queue), BODY)).write(batches(["9"]))
+    ZaqarWriter(options(proxy.url, queue), BODY).write(batches(["9"]))
     assert client.stats(queue).total == 6
 
 
@@ -150,21 +150,21 @@ def test_a_key_is_kept_and_only_an_idempotency_key_deduplicates(
     headers = MapType(StringType(), StringType())
     schema = schema_of(body=StringType(), key=LongType(), headers=headers)
     rows = pa.RecordBatch.from_pydict(columns, schema=kinds)
-    written = Sender(options(server.url, queue), schema).send(iter([rows]))
+    written = Sender(options(server.url, queue), schema).write(iter([rows]))
     assert (written.rows, written.stored, written.duplicates) == (3, 3, 0)
     found = [m.headers for m in client.list_messages(queue, details=True)]
     assert found == [{"key": "7"}, {"a": "b", "key": "7"}, None]
     # The option names the column that tells rows apart, here the key, or one of the user's own.
     other = f"{queue}-other"
     sender = Sender(options(server.url, other, idempotency_key="key"), schema)
-    written = sender.send(iter([rows]))
+    written = sender.write(iter([rows]))
     assert (written.rows, written.stored, written.duplicates) == (3, 2, 1)
     named = rows.select(["body", "key"]).rename_columns(["body", "order"])
     sender = Sender(
         options(server.url, other, idempotencyKey="order"),
         schema_of(body=StringType(), order=LongType()),
     )
-    assert sender.send(iter([named])).duplicates == 2
+    assert sender.write(iter([named])).duplicates == 2
     assert client.stats(other).total == 3
     with pytest.raises(OptionError, match="idempotencyKey' names the column 'nothing'"):
         Sender(options(server.url, queue, idempotencyKey="nothing"), schema)
@@ -223,24 +223,26 @@ def rows_of(reader: ClaimStream, start: dict[str, Any], end: dict[str, Any]) -> 
     return [value for part in parts for value in values(away.read(part))]
 
 
-def test_what_was_claimed_before_spark_knew_is_handed_out_unless_it_lapsed(
+def test_a_batch_that_spark_knows_is_read_again_and_another_is_given_back(
     server: ServerProcess, client: Client, queue: str, tmp_path: Path
 ) -> None:
     ids = client.post_batch(queue, range(8))
     killed = claiming(server, queue, tmp_path)
     start = killed.initialOffset()
-    killed.latestOffset(start, ReadMaxRows(8))
+    end = killed.latestOffset(start, ReadMaxRows(8))
     killed.stop()
-    client.release_claim(queue, next(iter(client.get_messages(queue, ids[:1]))).claim_id or "")
     # What the ledger has not, such as a column of a later version, is null.
     reader = claiming(
         server, queue, tmp_path, StructType([*ID, StructField("group", StringType())])
     )
+    reader.prepareForTriggerAvailableNow()
+    assert rows_of(reader, start, end) == ids
+    # If Spark does not know the batch, its messages come again, also in a query that ends.
     end = reader.latestOffset(start, ReadMaxRows(8))
-    assert rows_of(reader, start, end) == ids[4:]
-    after = reader.latestOffset(end, ReadMaxRows(8))
-    assert rows_of(reader, end, after) == ids[:4]
-    reader.commit(after)
+    assert rows_of(reader, start, end) == ids
+    counts = client.list_messages(queue, include_claimed=True, details=True)
+    assert {message.claim_count for message in counts} == {2}
+    reader.commit(end)
     assert client.stats(queue).total == 0
     reader.stop()
 
@@ -261,13 +263,13 @@ def test_a_batch_is_planned_as_soon_as_a_message_comes(
 def test_a_ledger_of_another_queue_checkpoint_or_running_query_is_refused(
     server: ServerProcess, queue: str, tmp_path: Path
 ) -> None:
-    first = Ledger(tmp_path.as_uri(), queue)
+    first = Ledger(open_directory(tmp_path.as_uri()), queue)
     first.open()
     with pytest.raises(OptionError, match="in use"):
-        Ledger(str(tmp_path), queue).open(patience=0.1)
+        Ledger(open_directory(str(tmp_path)), queue).open(patience=0.1)
     first.close()
     with pytest.raises(OptionError, match="belongs to"):
-        Ledger(str(tmp_path), "other").open()
+        Ledger(open_directory(str(tmp_path)), "other").open()
     reader = claiming(server, queue, tmp_path)
     with pytest.raises(OptionError, match="not the one"):
         reader.latestOffset({"batch": 7, "ledger": "another"}, ReadMaxRows(1))
@@ -275,16 +277,14 @@ def test_a_ledger_of_another_queue_checkpoint_or_running_query_is_refused(
 
 
 def test_a_ledger_on_a_file_system_without_locks_is_the_last_ones(tmp_path: Path) -> None:
-    check_last_has_it(
-        lambda: Ledger(ArrowDirectory(fs.LocalFileSystem(), f"{tmp_path}/far/away/"), "q")
-    )
+    check_last_has_it(lambda: Ledger(Directory(fs.LocalFileSystem(), f"{tmp_path}/far/away/"), "q"))
 
 
 def test_a_ledger_lies_in_an_object_store(s3_server: S3Server) -> None:
     place = in_bucket(s3_server)
-    check_last_has_it(lambda: Ledger(place, "q"))
+    check_last_has_it(lambda: Ledger(open_directory(place), "q"))
     with pytest.raises(OptionError, match="belongs to the queue 'q'"):
-        Ledger(place, "other").open()
+        Ledger(open_directory(place), "other").open()
 
 
 def test_a_ledger_lies_in_hdfs(hdfs_server: Service, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,12 +293,12 @@ def test_a_ledger_lies_in_hdfs(hdfs_server: Service, monkeypatch: pytest.MonkeyP
     dead = hdfs_native.Client(hdfs_server.url)
     half = dead.create(f"{urlsplit(place).path}/identity.json.new")
     half.write(b"{")
-    check_last_has_it(lambda: Ledger(place, "q"))
+    check_last_has_it(lambda: Ledger(open_directory(place), "q"))
     with pytest.raises(OptionError, match="belongs to the queue 'q'"):
-        Ledger(place, "other").open()
+        Ledger(open_directory(place), "other").open()
     monkeypatch.setenv("HADOOP_USER_NAME", "stranger")
     with pytest.raises(RuntimeError, match="Permission denied: user=stranger"):
-        Ledger(place, "q").open()
+        Ledger(open_directory(place), "q").open()
 
 
 def test_a_ledger_in_an_hdfs_that_no_configuration_names_is_refused() -> None:
@@ -401,6 +401,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
         ({"mode": "claim"}, "stateDir"),
         ({"keys": "perhaps"}, "requests"),
         ({"colour": "red"}, "Unknown option"),
+        ({"retryTimeout": "inf"}, "'retryTimeout' must be `float` <= 1000000.0"),
         ({"reportPath": "hdfs://n/r"}, "'reportPath' is written on the machine"),
     ],
 )
@@ -428,12 +429,22 @@ def test_a_rate_is_that_of_all_tasks_however_few_run_at_a_time(
     sender: Sender = pickle.loads(pickle.dumps(Sender(given, BODY)))  # noqa: S301 - our own bytes
     began = time.monotonic()
     with ThreadPoolExecutor(2) as slots:
-        list(slots.map(lambda part: sender.send(batches([f"{part}"] * 100)), range(8)))
+        list(slots.map(lambda part: sender.write(batches([f"{part}"] * 100)), range(8)))
     seconds = time.monotonic() - began
     assert client.stats(queue).total == 800
     # The last hundred go at 1.75 s. An eighth of the rate for each of two tasks takes 7.75 s.
     assert 1.7 < seconds < 5
-    sender.report([])
+    # The same job again owes nothing to one that was killed.
+    given = options(server.url, queue, rate=10, runId="r")
+    dead, again = Sender(given, BODY), Sender(given, BODY)
+    assert dead.rate_limit is not None
+    next(dead.rate_limit.limited(range(600), 600))
+    dead.rate_limit._reserve(600)
+    began = time.monotonic()
+    again.write(batches(["1"]))
+    assert time.monotonic() - began < 30
+    for one in (sender, dead, again):
+        one.abort([])
 
 
 def test_a_reader_needs_a_queue() -> None:

@@ -7,9 +7,6 @@ A stream is restart-safe: Spark's checkpoint holds the markers. A queue is not a
 or was deleted before it was read is missed. With `failOnDataLoss` (the default) a stream fails when
 messages that it had planned to read are gone; without, it goes on. Delayed messages are read when
 they are posted, not when they are due (`includeDelayed`), so that none hides behind the marker.
-
-With `queuePattern` the stream asks every ten seconds which queues match. A queue that is new is
-read from its beginning, wherever the stream itself began; one that was deleted is forgotten.
 """
 
 import re
@@ -39,9 +36,8 @@ from pyspark.sql.types import StructType
 
 from zaqar_lite.client import Client, Message
 from zaqar_lite.client.base_client import chunks
-from zaqar_lite.spark import lag
 from zaqar_lite.spark.options import OptionError, Options
-from zaqar_lite.spark.queues import queues_to_read
+from zaqar_lite.spark.queues import BatchTrigger, lag_of, marker_at, queues_to_read
 from zaqar_lite.spark.rows import columns_of, to_batch
 
 _LOOK_AGAIN = 10.0
@@ -169,7 +165,7 @@ class BrowseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._queues: tuple[str, ...] = options.queues
         self._looked: float | None = None
         self._read: Mapping[str, str] = {}
-        self._trigger = lag.BatchTrigger(options)
+        self._trigger = BatchTrigger(options)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where a new stream begins: `startingPosition` as a marker for each queue."""
@@ -178,7 +174,7 @@ class BrowseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start == "latest":
             markers = self._newest()
         else:
-            first = "" if start == "earliest" else lag.marker_at(start)
+            first = "" if start == "earliest" else marker_at(start)
             markers = dict.fromkeys(self._queues, first)
         return {"markers": markers, "counts": {}}
 
@@ -204,16 +200,14 @@ class BrowseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._read = markers
         # Spark compares offsets as text: only what is new may differ from `start`.
         frozen = self._targets is not None
-        if not counts or self._trigger.waits(sum(counts.values()), frozen=frozen):
+        if not counts or (not frozen and self._trigger.waits(sum(counts.values()))):
             return start
         return {"markers": markers, "counts": counts}
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """Return what a query's progress shows: counts of each queue and the stream's lag."""
         with self._options.client() as client:
-            return {
-                queue: lag.lag_of(client, queue, self._read.get(queue)) for queue in self._queues
-            }
+            return {queue: lag_of(client, queue, self._read.get(queue)) for queue in self._queues}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[QueueRange]:
         """Return one range for each queue of a batch, which keeps the order within a queue."""
@@ -273,7 +267,10 @@ class BrowseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {queue: "" if one is None else one.message_id for queue, one in newest.items()}
 
     def _look(self) -> None:
-        """Ask which queues there are: once, or every ten seconds where a pattern chooses them."""
+        """Ask which queues there are: once, or every ten seconds where a pattern chooses them.
+
+        A new one is read from its beginning, wherever the stream began; a deleted one is forgotten.
+        """
         if self._looked is not None and self._options.queue_pattern is None:
             return
         if self._looked is None or time.monotonic() - self._looked >= _LOOK_AGAIN:

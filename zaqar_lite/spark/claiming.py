@@ -14,19 +14,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from zaqar_lite.client import ClaimLost, Client, Held, MessageClaimed, ZaqarError
-from zaqar_lite.spark.lag import BatchTrigger, lag_of
-from zaqar_lite.spark.ledger import Claims, Ledger
+from zaqar_lite.spark.ledger import Ledger, open_directory
 from zaqar_lite.spark.options import OptionError, Options
-from zaqar_lite.spark.queues import check_queues
+from zaqar_lite.spark.queues import BatchTrigger, check_queues, lag_of
 from zaqar_lite.spark.rows import COLUMNS, arrow_schema, columns_of, to_batch
 
 logger = logging.getLogger(__name__)
@@ -34,13 +32,10 @@ _ROUND = 64
 """Claims that are made before it is seen how many messages they hold."""
 _WAIT = 1.0
 """Seconds that planning a batch waits for a first message; stopping a query takes as long."""
-
-
-class Deleted(NamedTuple):
-    """How many claims had lapsed, and how many messages others hold now, which were left alone."""
-
-    lapsed: int = 0
-    lost: int = 0
+_LAPSED = (
+    "%d claims on %r lapsed before their batch was processed; %d messages are held by others and "
+    "will be processed again"
+)
 
 
 def claim_messages(client: Client, options: Options, most: int, *, wait: float = 0) -> list[Held]:
@@ -57,9 +52,7 @@ def claim_messages(client: Client, options: Options, most: int, *, wait: float =
     )
 
     def one(limit: int, wait: float = 0) -> int:
-        if ended.is_set():
-            return 0
-        held = claim(limit=limit, wait=wait)
+        held = None if ended.is_set() else claim(limit=limit, wait=wait)
         if held is None:
             ended.set()
             return 0
@@ -92,24 +85,25 @@ def release_claims(client: Client, queue: str, claim_ids: Sequence[str]) -> None
 
 def delete_claimed(
     client: Client, options: Options, claims: Sequence[tuple[str, Sequence[str]]]
-) -> Deleted:
+) -> list[int]:
     """Delete messages that were processed, by the claims (id, message ids) that hold them.
 
     If a claim has lapsed, those of its messages are deleted that nobody holds now; one that another
-    consumer holds is left to that consumer.
+    consumer holds is left to that consumer. Returns for each claim that had lapsed how many those
+    are.
     """
 
-    def one(given: tuple[str, Sequence[str]]) -> Deleted:
+    def one(given: tuple[str, Sequence[str]]) -> int | None:
         claim_id, ids = given
         try:
             client.delete_messages(options.queue, ids, claim_ids=[claim_id])
         except ClaimLost:
-            return Deleted(1, sum(_is_held(client, options.queue, claim_id, one) for one in ids))
-        return Deleted()
+            return sum(_is_held(client, options.queue, claim_id, one) for one in ids)
+        return None
 
     with ThreadPoolExecutor(options.concurrency, "zaqar-delete") as threads:
-        done = list(threads.map(one, [given for given in claims if given[1]]))
-    return Deleted(sum(one.lapsed for one in done), sum(one.lost for one in done))
+        left = list(threads.map(one, [given for given in claims if given[1]]))
+    return [count for count in left if count is not None]
 
 
 def _is_held(client: Client, queue: str, claim_id: str, message_id: str) -> bool:
@@ -125,10 +119,7 @@ def _is_held(client: Client, queue: str, claim_id: str, message_id: str) -> bool
 
 
 class Renewal:
-    """Keep claims alive from `add` to `remove`: renew them every `claimRenewal` seconds.
-
-    Pickled without its thread: an object without a batch has none.
-    """
+    """Keep claims alive from `add` to `remove`: renew them every `claimRenewal` seconds."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -198,8 +189,10 @@ class ClaimStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         self._queue = options.queue
+        self._schema = schema
         self._columns = columns_of(schema)
-        self._ledger = Ledger(options.state_dir or "", self._queue)
+        self._ledger = Ledger(open_directory(options.state_dir or ""), self._queue)
+        self._frozen = False
         self._left: int | None = None
         self._known = False
         self._trigger = BatchTrigger(options)
@@ -214,30 +207,29 @@ class ClaimStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.max_messages_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Fix how many messages the query will read: as many as are ready now."""
-        with self._options.client() as client:
-            self._left = client.stats(self._queue).claimable
+        """Have the query read as many messages as are ready when its first batch is planned."""
+        self._frozen = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Acknowledge finished batches, then claim the next one and write it to the ledger."""
         first = self._number(start)
         self._acknowledge(first)
-        if pending := self._pending(first):
-            return self._offset(pending)
+        self._release_after(first)
         most = getattr(limit, "max_rows", self._options.max_messages_per_trigger)
-        if self._left is not None:
-            most = min(most, self._left)
         with self._options.client() as client:
             if not self._known:
                 check_queues(client, self._options)
                 self._known = True
-            if self._options.min_messages_per_trigger > 1:
-                ready = int(lag_of(client, self._queue, None)["ready"])
-                if self._trigger.waits(ready, frozen=self._left is not None):
-                    return start
+            if self._frozen:
+                if self._left is None:
+                    self._left = client.stats(self._queue).claimable
+                most = min(most, self._left)
+            elif self._options.min_messages_per_trigger > 1 and self._trigger.waits(
+                client.stats(self._queue).claimable
+            ):
+                return start
             # An `availableNow` query reads what is there already; any other waits at the server.
-            wait = _WAIT if self._left is None else 0
-            held = claim_messages(client, self._options, most, wait=wait)
+            held = claim_messages(client, self._options, most, wait=0 if self._frozen else _WAIT)
         if not held:
             return start
         columns = tuple(dict.fromkeys((*COLUMNS, *self._columns)))
@@ -294,28 +286,15 @@ class ClaimStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return int(offset["batch"])
 
-    def _pending(self, after: int) -> int:
-        """Find the last batch that was claimed but that Spark never knew of; 0 for none.
-
-        Spark never saw it, so messages whose claims lapsed may be left out: they come again.
-        """
-        last = 0
-        for number in self._ledger.numbers():
-            batch = self._ledger.batch(number) if number > after else None
-            if batch is None:
-                continue
-            with self._options.client() as client:
-                claims = [one for one in batch.claims if renew_claim(client, self._options, one[0])]
-            held = pa.array([message_id for _, ids in claims for message_id in ids], pa.string())
-            rows = self._ledger.rows(number)
-            rows = rows.filter(pc.is_in(rows["id"], value_set=held))
-            if rows.num_rows:
-                self._ledger.write(number, claims, rows)
-                self._renewal.add(number, dict(claims))
-                last = number
-            else:
-                self._ledger.remove(number)
-        return last
+    def _release_after(self, number: int) -> None:
+        """Give back what was claimed for batches that Spark never knew of; it comes again."""
+        for unknown in self._ledger.numbers():
+            batch = self._ledger.batch(unknown) if unknown > number else None
+            if batch is not None:
+                with self._options.client() as client:
+                    release_claims(client, self._queue, [claim_id for claim_id, _ in batch.claims])
+                self._renewal.remove(unknown)
+                self._ledger.remove(unknown)
 
     def _acknowledge(self, upto: int) -> None:
         for number in self._ledger.numbers():
@@ -323,21 +302,13 @@ class ClaimStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 break
             batch = self._ledger.batch(number)
             if batch is not None:
-                self._delete(batch.claims)
+                with self._options.client() as client:
+                    left = delete_claimed(client, self._options, batch.claims)
+                if left:
+                    logger.warning(_LAPSED, len(left), self._queue, sum(left))
             self._renewal.remove(number)
             self._ledger.remove(number)
 
-    def _delete(self, claims: Claims) -> None:
-        with self._options.client() as client:
-            deleted = delete_claimed(client, self._options, claims)
-        if deleted.lapsed:
-            text = (
-                "%d claims on %r lapsed before their batch was processed; %d messages are held by "
-                "others and will be processed again"
-            )
-            logger.warning(text, deleted.lapsed, self._queue, deleted.lost)
-
-    def __getstate__(self) -> dict[str, Any]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Leave the thread and the lock behind: executors read the ledger only."""
-        ledger = Ledger(self._options.state_dir or "", self._queue)
-        return {**self.__dict__, "_renewal": Renewal(self._options), "_ledger": ledger}
+        return ClaimStream, (self._options, self._schema)

@@ -71,14 +71,15 @@ def parser() -> argparse.ArgumentParser:
         prog="zaqar-lite-spark", description="Publish, archive and inspect queues with Spark."
     )
     subparsers = made.add_subparsers(dest="job", metavar="JOB", required=True)
-    publish = _add(subparsers, "publish", "publish files as messages", _publish)
+    publish = _add(
+        subparsers, "publish", "publish files as messages", _planned(jobs.publish, Publication)
+    )
     publish.add_argument("path", help="file or directory")
     publish.add_argument("--format", choices=FORMATS, default="parquet")
     publish.add_argument("--body", default="to_json(struct(*))", metavar="SQL")
     for name in ("ttl", "delay", "key", "idempotency-key", "group", "where"):
         publish.add_argument(f"--{name}", metavar="SQL")
     publish.add_argument("--run-id", help="a repetition with the same id posts nothing twice")
-    publish.add_argument("--rate", type=float, help="messages a second")
     publish.add_argument("--rejects", metavar="DIR", help="write refused rows here and go on")
     publish.add_argument(
         "--on-ignored-delay", choices=("fail", "warn"), default="fail", help="in a normal queue"
@@ -96,11 +97,10 @@ def parser() -> argparse.ArgumentParser:
     report.add_argument("--samples", choices=("none", "keys", "full"), default="keys")
     report.add_argument("--letters", metavar="PATH", help="read an archive, not the queue")
 
-    redrive = _add(subparsers, "redrive", "move dead letters back", _redrive)
+    redrive = _add(subparsers, "redrive", "move dead letters back", _planned(jobs.redrive, Redrive))
     redrive.add_argument("--to", help="the target; by default each letter's source")
     redrive.add_argument("--where", metavar="SQL", help="which letters")
     redrive.add_argument("--body", metavar="SQL", help="the new body, JSON text")
-    redrive.add_argument("--rate", type=float, help="messages a second")
     redrive.add_argument("--run-id", default="redrive")
     redrive.add_argument(
         "--no-server-job", dest="server", action="store_false", help="let Spark move every letter"
@@ -112,7 +112,8 @@ def parser() -> argparse.ArgumentParser:
     backfill.add_argument("path", help="the archive")
     backfill.add_argument("--where", metavar="SQL")
     backfill.add_argument("--ttl", type=int, help="seconds to live anew, expired ones too")
-    backfill.add_argument("--rate", type=float, help="messages a second")
+    for job in (publish, redrive, backfill):
+        job.add_argument("--rate", type=float, help="messages a second")
 
     stats = _add(subparsers, "stats", "count a queue by the hour", jobs.stats)
     stats.add_argument("--archive", metavar="PATH", help="read an archive, not the queue")
@@ -123,6 +124,13 @@ def parser() -> argparse.ArgumentParser:
     generate.add_argument("--bytes", dest="body_bytes", metavar="BYTES", type=int, default=200)
     generate.add_argument("--delay", type=int, default=0, help="spread over so many seconds")
     return made
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
 
 
 def _own_arguments(given: argparse.Namespace) -> dict[str, Any]:
@@ -146,19 +154,18 @@ def _add(subparsers: Any, name: str, text: str, job: Job) -> argparse.ArgumentPa
     where = added.add_mutually_exclusive_group()
     where.add_argument("--master", help="where Spark runs; by default here, on all cores")
     where.add_argument("--remote", metavar="sc://HOST", help="a server of Spark Connect")
-    added.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE")
+    added.add_argument("--conf", action="append", default=[], type=_setting, metavar="NAME=VALUE")
     on_terminal = sys.stderr.isatty()
     added.add_argument("--progress", action=argparse.BooleanOptionalAction, default=on_terminal)
     added.add_argument("--dry-run", action="store_true", help="change nothing, count only")
     return added
 
 
-def _publish(spark: SparkSession, target: Target, *, dry_run: bool, **plan: Any) -> Summary:  # noqa: ANN401
-    return jobs.publish(spark, target, Publication(**plan), dry_run=dry_run)
-
-
-def _redrive(spark: SparkSession, target: Target, *, dry_run: bool, **plan: Any) -> Summary:  # noqa: ANN401
-    return jobs.redrive(spark, target, Redrive(**plan), dry_run=dry_run)
+def _planned(job: Job, plan: Callable[..., object]) -> Job:
+    """Return a job that takes the fields of its plan."""
+    return lambda spark, target, *, dry_run, **fields: job(
+        spark, target, plan(**fields), dry_run=dry_run
+    )
 
 
 def _show_rows(rows: int) -> None:
@@ -167,7 +174,7 @@ def _show_rows(rows: int) -> None:
 
 
 def _session(given: argparse.Namespace) -> SparkSession:
-    settings = dict(one.split("=", 1) for one in given.conf)
+    settings = dict(given.conf)
     if given.remote:  # without Spark's progress bar: the server's tasks are not this process's
         made = remote_session(given.remote, **settings)
     else:

@@ -21,9 +21,8 @@ import json
 import os
 import time
 import uuid
-from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -46,16 +45,17 @@ class Batch(NamedTuple):
     claims: Claims
 
 
-class Directory(ABC):
-    """A directory that a query keeps its state in, for itself alone.
+class Directory:
+    """A directory on one of Arrow's file systems, where one query keeps its state.
 
     A file is written as a whole: a reader never sees a part of one. A file system without locks is
     assumed: the query that opened the directory last owns it, and before each batch that it writes
     a query checks that no other has opened it since.
     """
 
-    def __init__(self, place: str) -> None:
-        self._place = place.rstrip("/")
+    def __init__(self, system: Any, place: str) -> None:  # noqa: ANN401 - a client of HDFS, too
+        self.place = place.rstrip("/")
+        self._system = system
         self._owner = uuid.uuid4().hex.encode()
 
     def lock(self, patience: float) -> None:
@@ -75,56 +75,50 @@ class Directory(ABC):
         """
         if self.read(_OWNER).to_pybytes() != self._owner:
             raise OptionError(
-                f"The stateDir {self._place} was taken by another query: one query, one stateDir."
+                f"The stateDir {self.place} was taken by another query: one query, one stateDir."
             )
 
-    def unlock(self) -> None:  # noqa: B027 - without locks the next query takes it
+    def unlock(self) -> None:
         """Release the lock, so that another query can take the directory."""
 
-    @abstractmethod
     def make(self) -> None:
         """Make the directory, unless it is there."""
+        self._system.create_dir(self.place, recursive=True)
 
-    @abstractmethod
     def names(self) -> list[str]:
         """Return the names of the files in it."""
+        found = self._system.get_file_info(fs.FileSelector(self.place, allow_not_found=True))
+        return [one.base_name for one in found]
 
-    @abstractmethod
     def read(self, name: str) -> pa.Buffer:
         """Read a file.
 
         Raises:
             FileNotFoundError: there is none.
         """
+        with self._system.open_input_file(f"{self.place}/{name}") as file:
+            return file.read_buffer()
 
-    @abstractmethod
     def write(self, name: str, content: pa.Buffer | bytes) -> None:
         """Write a file durably, in place of one that is there."""
+        temporary = f"{self.place}/{name}.new"
+        with self._system.open_output_stream(temporary) as file:
+            file.write(content)
+        self._system.move(temporary, f"{self.place}/{name}")
 
-    @abstractmethod
     def remove(self, name: str) -> None:
         """Remove a file; one that is gone is no error."""
+        with contextlib.suppress(FileNotFoundError):
+            self._system.delete_file(f"{self.place}/{name}")
 
 
 class Ledger:
-    """The batches of one stream that are not acknowledged yet.
+    """The batches of one stream that are not acknowledged yet."""
 
-    `place` is a path or a URI, or the directory itself.
-    """
-
-    def __init__(self, place: str | Directory, queue: str) -> None:
-        self._place = place
+    def __init__(self, directory: Directory, queue: str) -> None:
+        self._directory = directory
         self._queue = queue
-        self._opened: Directory | None = None
         self._id = ""
-
-    @property
-    def _directory(self) -> Directory:
-        # Made where it is used: a connection can't be pickled.
-        if self._opened is None:
-            place = self._place
-            self._opened = open_directory(place) if isinstance(place, str) else place
-        return self._opened
 
     def open(self, patience: float = _PATIENCE) -> str:
         """Take the directory for this query, and return the ledger's id.
@@ -141,7 +135,9 @@ class Ledger:
         known = json.loads(self._directory.read(_IDENTITY).to_pybytes())
         if known["queue"] != self._queue:
             self._directory.unlock()
-            message = f"The stateDir {self._place} belongs to the queue {known['queue']!r}."
+            message = (
+                f"The stateDir {self._directory.place} belongs to the queue {known['queue']!r}."
+            )
             raise OptionError(message)
         self._id = known["id"]
         return self._id
@@ -209,41 +205,12 @@ def open_directory(place: str) -> Directory:
     try:
         if parts.scheme == "hdfs":
             return HdfsDirectory(f"hdfs://{parts.netloc}", parts.path)
-        return ArrowDirectory(*fs.FileSystem.from_uri(place.replace("s3a://", "s3://", 1)))
+        return Directory(*fs.FileSystem.from_uri(place.replace("s3a://", "s3://", 1)))
     except (pa.ArrowException, ImportError, OSError, RuntimeError, ValueError) as error:
         raise OptionError(f"The stateDir {place!r} can't be reached: {error}") from error
 
 
-class ArrowDirectory(Directory):
-    """A directory of one of Arrow's file systems."""
-
-    def __init__(self, system: fs.FileSystem, place: str) -> None:
-        super().__init__(place)
-        self._system = system
-
-    def make(self) -> None:  # noqa: D102
-        self._system.create_dir(self._place, recursive=True)
-
-    def names(self) -> list[str]:  # noqa: D102
-        found = self._system.get_file_info(fs.FileSelector(self._place, allow_not_found=True))
-        return [one.base_name for one in found]
-
-    def read(self, name: str) -> pa.Buffer:  # noqa: D102
-        with self._system.open_input_file(f"{self._place}/{name}") as file:
-            return file.read_buffer()
-
-    def write(self, name: str, content: pa.Buffer | bytes) -> None:  # noqa: D102
-        temporary = f"{self._place}/{name}.new"
-        with self._system.open_output_stream(temporary) as file:
-            file.write(content)
-        self._system.move(temporary, f"{self._place}/{name}")
-
-    def remove(self, name: str) -> None:  # noqa: D102
-        with contextlib.suppress(FileNotFoundError):
-            self._system.delete_file(f"{self._place}/{name}")
-
-
-class LocalDirectory(ArrowDirectory):
+class LocalDirectory(Directory):
     """A directory of this machine, locked as long as the query's process lives."""
 
     def __init__(self, place: str) -> None:
@@ -252,7 +219,7 @@ class LocalDirectory(ArrowDirectory):
 
     def lock(self, patience: float) -> None:  # noqa: D102
         self.make()
-        lock = Path(self._place, _OWNER).open("wb")  # noqa: SIM115 - it stays open
+        lock = Path(self.place, _OWNER).open("wb")  # noqa: SIM115 - it stays open
         until = time.monotonic() + patience
         while self._lock is None:
             try:
@@ -262,7 +229,7 @@ class LocalDirectory(ArrowDirectory):
                 if time.monotonic() >= until:
                     lock.close()
                     raise OptionError(
-                        f"The stateDir {self._place} is in use: one query, one stateDir."
+                        f"The stateDir {self.place} is in use: one query, one stateDir."
                     ) from None
                 time.sleep(0.05)
 
@@ -275,13 +242,13 @@ class LocalDirectory(ArrowDirectory):
             self._lock = None
 
     def write(self, name: str, content: pa.Buffer | bytes) -> None:  # noqa: D102
-        temporary = Path(self._place, f"{name}.new")
+        temporary = Path(self.place, f"{name}.new")
         with temporary.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        temporary.rename(Path(self._place, name))
-        directory = os.open(self._place, os.O_RDONLY)
+        temporary.rename(Path(self.place, name))
+        directory = os.open(self.place, os.O_RDONLY)
         try:
             os.fsync(directory)  # the rename itself
         finally:
@@ -300,24 +267,23 @@ class HdfsDirectory(Directory):
             import hdfs_native  # noqa: PLC0415 - only users of HDFS have it
         except ModuleNotFoundError as error:
             raise ImportError("hdfs: needs pip install 'zaqar-lite[spark-hdfs]'") from error
-        super().__init__(place)
-        self._client = hdfs_native.Client(system)
+        super().__init__(hdfs_native.Client(system), place)
         self._replacing = hdfs_native.WriteOptions(overwrite=True)
 
     def make(self) -> None:  # noqa: D102
-        self._client.mkdirs(self._place, create_parent=True)
+        self._system.mkdirs(self.place, create_parent=True)
 
     def names(self) -> list[str]:  # noqa: D102
-        return [one.path.rpartition("/")[2] for one in self._client.list_status(self._place)]
+        return [one.path.rpartition("/")[2] for one in self._system.list_status(self.place)]
 
     def read(self, name: str) -> pa.Buffer:  # noqa: D102
-        return pa.py_buffer(self._client.read(f"{self._place}/{name}").read())
+        return pa.py_buffer(self._system.read(f"{self.place}/{name}").read())
 
     def write(self, name: str, content: pa.Buffer | bytes) -> None:  # noqa: D102
-        temporary = f"{self._place}/{name}.new"
-        with self._client.create(temporary, self._replacing) as file:
+        temporary = f"{self.place}/{name}.new"
+        with self._system.create(temporary, self._replacing) as file:
             file.write(content)
-        self._client.rename(temporary, f"{self._place}/{name}", overwrite=True)
+        self._system.rename(temporary, f"{self.place}/{name}", overwrite=True)
 
     def remove(self, name: str) -> None:  # noqa: D102
-        self._client.delete(f"{self._place}/{name}")
+        self._system.delete(f"{self.place}/{name}")

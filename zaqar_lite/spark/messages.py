@@ -1,10 +1,5 @@
 """The messages of written rows: which columns a row may have, how they are sent, and its key.
 
-A body that is a struct, map or list becomes JSON in one way: fields that are null stay null,
-decimals are text (so that no digit is lost), NaN and the infinities are the text "NaN", "Infinity"
-and "-Infinity", binary is base64, dates and instants are ISO 8601, an instant with a time zone in
-UTC ("2026-11-22T10:30:00.5Z"), keys of maps are text. Spark's `from_json` reads all of it back.
-
 The column `key` is kept with its message, as the header `key`; equal keys are no duplicates.
 A row is identified by the column `idempotency_key`, or by the one that the option `idempotencyKey`
 names. A row without one gets a hash of (run, partition, content of the row) and the number of equal
@@ -33,21 +28,8 @@ COLUMNS = (
     "body", "ttl", "delay", "deliver_at", "queue", "headers", "key", "idempotency_key", "group",
 )  # fmt: skip
 _WHOLE = (types.IntegralType, types.NullType)
-_NUMBER = (*_WHOLE, types.FractionalType)
-_NAME = (
-    (*_WHOLE, types.StringType, types.BinaryType),
-    "a string, an integer or UTF-8 in binary",
-)
-_KINDS: dict[str, tuple[tuple[type[types.DataType], ...], str]] = {
-    "ttl": (_WHOLE, "an integer, in seconds"),
-    "delay": (_NUMBER, "a number, in seconds"),
-    "deliver_at": (
-        (types.TimestampType, types.TimestampNTZType, types.DateType, types.StringType),
-        "a timestamp, a date (its midnight in UTC) or a string in ISO 8601",
-    ),
-    "queue": ((types.StringType, types.NullType), "a string"),
-    **dict.fromkeys(("key", "idempotency_key", "group"), _NAME),
-}
+_TEXTS = (types.StringType, types.BinaryType)
+_INSTANTS = (types.TimestampType, types.TimestampNTZType, types.DateType, types.StringType)
 _LEAVES = (
     types.StringType, types.BooleanType, types.NumericType, types.BinaryType, types.DateType,
     types.TimestampType, types.TimestampNTZType, types.NullType,
@@ -170,34 +152,45 @@ def check(schema: types.StructType, named: str | None) -> None:
         raise OptionError("Give 'delay' or 'deliver_at', not both.")
     for field in schema.fields:
         name = "idempotency_key" if field.name == named else field.name
-        kinds, words = _KINDS.get(name, ((), ""))
-        if kinds and not isinstance(field.dataType, kinds):
-            raise _wrong(field, words)
-    if "headers" in schema.names and not _are_headers(schema["headers"].dataType):
-        words = "a map of strings, or an array of structs of key and value"
-        raise _wrong(schema["headers"], words)
-    if isinstance(schema["body"].dataType, types.BinaryType):
-        raise _wrong(schema["body"], "text: cast(body as string)")
+        fits, words = _KINDS[name]
+        if not fits(field.dataType):
+            raise OptionError(
+                f"The column {field.name!r} must be {words}, not {field.dataType.simpleString()}."
+            )
     if strange := _strange(schema["body"].dataType):
         raise OptionError(f"The column 'body' holds {strange}, which JSON does not have: cast it.")
 
 
-def _wrong(field: types.StructField, words: str) -> OptionError:
-    return OptionError(
-        f"The column {field.name!r} must be {words}, not {field.dataType.simpleString()}."
-    )
+def _is(*kinds: type[types.DataType]) -> Callable[[types.DataType], bool]:
+    return lambda kind: isinstance(kind, kinds)
 
 
 def _are_headers(kind: types.DataType) -> bool:
-    texts = (types.StringType, types.BinaryType)
     if isinstance(kind, types.MapType):
-        return isinstance(kind.keyType, types.StringType) and isinstance(kind.valueType, texts)
+        return isinstance(kind.keyType, types.StringType) and isinstance(kind.valueType, _TEXTS)
     entry = kind.elementType if isinstance(kind, types.ArrayType) else None
     if not isinstance(entry, types.StructType) or entry.names != ["key", "value"]:
         return isinstance(kind, types.NullType)
     return isinstance(entry["key"].dataType, types.StringType) and isinstance(
-        entry["value"].dataType, texts
+        entry["value"].dataType, _TEXTS
     )
+
+
+_KINDS: dict[str, tuple[Callable[[types.DataType], bool], str]] = {
+    "body": (lambda kind: not isinstance(kind, types.BinaryType), "text: cast(body as string)"),
+    "ttl": (_is(*_WHOLE), "an integer, in seconds"),
+    "delay": (_is(*_WHOLE, types.FractionalType), "a number, in seconds"),
+    "deliver_at": (
+        _is(*_INSTANTS),
+        "a timestamp, a date (its midnight in UTC) or a string in ISO 8601",
+    ),
+    "queue": (_is(types.StringType, types.NullType), "a string"),
+    "headers": (_are_headers, "a map of strings, or an array of structs of key and value"),
+    **dict.fromkeys(
+        ("key", "idempotency_key", "group"),
+        (_is(*_WHOLE, *_TEXTS), "a string, an integer or UTF-8 in binary"),
+    ),
+}
 
 
 def _strange(kind: types.DataType) -> str | None:
@@ -280,7 +273,7 @@ def headers_of(
 def json_of(value: Any) -> Any:  # noqa: ANN401 - any column type
     """Return what a body says for a value that JSON lacks, within other values too.
 
-    The SDK itself writes dates, instants without a time zone and decimals.
+    The guide lists them. The SDK itself writes dates, instants without a time zone and decimals.
     """
     if isinstance(value, dict):
         return {_key(json_of(name)): json_of(one) for name, one in value.items()}

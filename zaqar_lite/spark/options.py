@@ -32,10 +32,9 @@ from zaqar_lite.environment import client_value
 
 ExtraColumn = Literal["value", "timestamp", "key", "group", "attempts", "failure_count"]
 """Columns that a read has where the option `columns` names them."""
-NotNegative = Annotated[float, Meta(ge=0)]
+NotNegative = Annotated[float, Meta(ge=0, le=1e6)]
 ClaimSeconds = Annotated[int, Meta(ge=60, le=43_200)]
 
-_logger = logging.getLogger(__name__)
 _MOST = 200
 _allowed: dict[str, int] = {}
 
@@ -257,10 +256,8 @@ def _retries(seconds: float, on_retry: Callable[[Resend], object] | None = None)
     return RetryPolicy(attempts=attempts, base=base, on_retry=on_retry)
 
 
-@functools.cache
-def _log_once(warning: str) -> None:
-    """Log a server's warning once for each process: a task sends thousands of requests."""
-    _logger.warning("%s", warning)
+_log_once = functools.cache(logging.getLogger(__name__).warning)
+"""Log a server's warning once for each process: a task sends thousands of requests."""
 
 
 def _page_size(endpoint: str, open_client: Callable[..., Client]) -> int:

@@ -9,8 +9,8 @@ from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 from pyspark.sql.types import StructType
 
 from zaqar_lite.client import DeadLetter, Message
-from zaqar_lite.spark.lag import posted
 from zaqar_lite.spark.options import OptionError
+from zaqar_lite.spark.queues import posted
 
 _TEXT, _WHOLE, _TIME = pa.string(), pa.int32(), pa.timestamp("us", tz="UTC")
 

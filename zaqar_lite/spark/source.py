@@ -1,13 +1,11 @@
 """The data source `zaqar`: one format, three roles."""
 
-from collections.abc import Iterator
 from typing import Any
 
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
-    InputPartition,
 )
 from pyspark.sql.types import StructType
 
@@ -16,7 +14,7 @@ from zaqar_lite.spark.claiming import ClaimStream
 from zaqar_lite.spark.options import OptionError, parse
 from zaqar_lite.spark.queues import named
 from zaqar_lite.spark.rows import schema_with
-from zaqar_lite.spark.writer import Sender, ZaqarStreamWriter, ZaqarWriter
+from zaqar_lite.spark.writer import ZaqarStreamWriter, ZaqarWriter
 
 
 class _Refused(DataSourceStreamReader):
@@ -25,14 +23,10 @@ class _Refused(DataSourceStreamReader):
     def __init__(self, error: OptionError) -> None:
         self._error = error
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+    def initialOffset(self) -> Any:  # noqa: ANN401, N802 - as its other names below
         raise self._error
 
-    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override] # noqa: N802
-        raise self._error
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        raise self._error
+    latestOffset = read = initialOffset  # type: ignore[assignment]  # noqa: N815
 
 
 class ZaqarDataSource(DataSource):
@@ -63,15 +57,14 @@ class ZaqarDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Browse in a batch query."""
-        options = self._parsed
-        kind = PushdownReader if options.pushdown else ZaqarReader
-        return kind(options, schema)
+        kind = PushdownReader if self._parsed.pushdown else ZaqarReader
+        return kind(self._parsed, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Browse or claim in a streaming query (option `mode`)."""
-        options = self._parsed
+        kind = ClaimStream if self._parsed.mode == "claim" else BrowseStream
         try:
-            return (ClaimStream if options.mode == "claim" else BrowseStream)(options, schema)
+            return kind(self._parsed, schema)
         except OptionError as error:
             return _Refused(error)
 
@@ -83,8 +76,8 @@ class ZaqarDataSource(DataSource):
         """
         if overwrite:
             raise OptionError("A queue can't be overwritten: write with .mode('append').")
-        return ZaqarWriter(Sender(self._parsed, schema).check())
+        return ZaqarWriter(self._parsed, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> ZaqarStreamWriter:  # noqa: N802
         """Write in a streaming query."""
-        return ZaqarStreamWriter(Sender(self._parsed, schema, streaming=True).check())
+        return ZaqarStreamWriter(self._parsed, schema)

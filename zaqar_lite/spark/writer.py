@@ -1,17 +1,14 @@
 """Write rows as messages, in batch and streaming queries.
 
-At least once, always: a row that was sent stays sent, whatever becomes of its task or job. With a
-key per row (the default, see `messages`) each row is stored once while the server remembers its
-key. With a key per request (`keys=requests`) the server remembers far fewer, and a task that is
-tried again must give the same rows in the same order: other rows are refused, and the job fails.
-The run in a key is the option `runId`, else one of this query, and in a stream (query, batch),
-which Spark repeats after a restart.
+A row that was sent stays sent, whatever becomes of its task or job; keys, of rows or of requests,
+keep a repetition from storing it twice. The run in a key is the option `runId`, else one of this
+query, and in a stream (query, batch), which Spark repeats after a restart.
 """
 
+import dataclasses
 import fcntl
 import hashlib
 import json
-import os
 import socket
 import tempfile
 import time
@@ -19,7 +16,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -66,16 +63,16 @@ class Written(WriterCommitMessage):
 
 
 class SharedRateLimit:
-    """Limits all tasks of one `run` on a machine together to `rate` messages a second.
+    """Limits all tasks of one query on a machine together to `rate` messages a second.
 
     Tasks run in processes of their own and come and go, so the instant at which the next message
     may go (by the machine's monotonic clock) stands in a file in the directory for temporary files,
     under a lock. Each task reserves time for a few messages there and waits until then.
     """
 
-    def __init__(self, run: str, rate: float) -> None:
-        digest = hashlib.blake2b(f"{os.getuid()}/{run}".encode(), digest_size=16).hexdigest()
-        self._path = Path(tempfile.gettempdir()) / f"zaqar-lite-rate-{digest}.txt"
+    def __init__(self, rate: float) -> None:
+        # A name that no later query has: the clock of its content ends with the machine's uptime.
+        self._path = Path(tempfile.gettempdir()) / f"zaqar-lite-rate-{uuid.uuid4().hex}.txt"
         self._rate = rate
 
     def limited(self, items: Iterable[T], most: int) -> Iterator[T]:
@@ -87,8 +84,8 @@ class SharedRateLimit:
 
     def _reserve(self, count: int) -> float:
         """Reserve the time of `count` messages; return the seconds until that time begins."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
-        with os.fdopen(os.open(self._path, flags, 0o600), "r+b", buffering=0) as file:
+        self._path.touch()
+        with self._path.open("r+b", buffering=0) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             now = time.monotonic()
             begin = max(now, float(file.read() or 0))
@@ -97,43 +94,43 @@ class SharedRateLimit:
         return begin - now
 
     def end(self) -> None:
-        """Forget the run."""
+        """Forget the query."""
         self._path.unlink(missing_ok=True)
 
 
 class Sender:
-    """Send the rows of one task; pickled to the executors, so it holds no connection."""
+    """Send the rows of a query; pickled to the executors, so it holds no connection."""
 
-    def __init__(self, options: Options, schema: StructType, *, streaming: bool = False) -> None:
+    STREAMING = False
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        """Check what can be checked before the first row.
+
+        Raises:
+            OptionError: a column is wrong, or the queue ignores the delays that the rows have.
+        """
         check(schema, options.idempotency_key)
         if "queue" not in schema.names and len(options.queues) != 1:
             raise OptionError("Name the queue: the option 'queue' or a column 'queue'.")
         self.options = options
         self.run_id = options.run_id or uuid.uuid4().hex
         self.by_queue = "queue" in schema.names
-        self._streaming = streaming
         self._delays = bool(options.delay) or not {"delay", "deliver_at"}.isdisjoint(schema.names)
         self._checked: set[str] = set()
         self._host = socket.gethostname()
         self.rate_limit: SharedRateLimit | None = None
         if options.rate:
-            self.rate_limit = SharedRateLimit(self.run_id, options.rate / options.hosts)
+            self.rate_limit = SharedRateLimit(options.rate / options.hosts)
+        if self._delays and not self.by_queue:
+            with options.client() as client:
+                self.check_delay(client, options.queue)
 
-    def check(self) -> Self:
-        """Check before the first row that the queue does not ignore delays; return the sender.
-
-        Where a column names the queues, a task asks before its first row for each of them.
+    def check_delay(self, client: Client, queue: str) -> None:
+        """Check, once for each queue and before its first row, that it does not ignore delays.
 
         Raises:
             OptionError: rows have delays, which the queue ignores, and onIgnoredDelay is fail.
         """
-        if self._delays and not self.by_queue:
-            with self.options.client() as client:
-                self.check_delay(client, self.options.queue)
-        return self
-
-    def check_delay(self, client: Client, queue: str) -> None:
-        """Check, once for each queue, that it does not ignore delays; raises as `check`."""
         if not self._delays or queue in self._checked or self.options.on_ignored_delay == "warn":
             return
         try:
@@ -147,8 +144,8 @@ class Sender:
             )
         self._checked.add(queue)
 
-    def send(self, batches: Iterator[pa.RecordBatch]) -> Written:
-        """Post every row; return what was done.
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Post every row of a partition; return what was done.
 
         Raises:
             InvalidRow: a row can't be a message, and onInvalidRow is fail.
@@ -159,21 +156,20 @@ class Sender:
                 "driver's: say with 'hosts' how many write, and each takes its share."
             )
         context = TaskContext.get()
-        run = _micro_batch(self.run_id, context) if self._streaming else self.run_id
+        run = _micro_batch(self.run_id, context) if self.STREAMING and context else self.run_id
         resent: list[Resend] = []
         with self.options.client(on_retry=resent.append) as client:
             partition = context.partitionId() if context else 0
-            written = _Task(self, client, run, partition).send(batches)
+            written = _Task(self, client, run, partition).send(iterator)
         written.retries = len(resent)
         return written
 
-    def report(self, messages: Sequence[WriterCommitMessage | None], batch: int = 0) -> None:
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int = 0) -> None:  # noqa: N803
         """Append a line of JSON with the totals of all tasks to the file `reportPath`.
 
         Spark commits in a process of its own, so a file is the way back to the caller.
         """
-        if self.rate_limit:
-            self.rate_limit.end()
+        self.abort(messages)
         if self.options.report_path is None:
             return
         tasks = [one for one in messages if isinstance(one, Written)]
@@ -184,7 +180,12 @@ class Sender:
         totals["last_post"] = max(filter(None, (one.last_post for one in tasks)), default=None)
         totals["refused"] = [row for one in tasks for row in one.refused]
         with Path(self.options.report_path).open("a") as file:
-            file.write(json.dumps({"batch": batch, **totals}) + "\n")
+            file.write(json.dumps({"batch": batchId, **totals}) + "\n")
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int = 0) -> None:  # noqa: N803
+        """Forget the rate; what was sent is stored."""
+        if self.rate_limit:
+            self.rate_limit.end()
 
 
 class _Task:
@@ -194,7 +195,7 @@ class _Task:
         self._sender = sender
         self._options = sender.options
         self._client = client
-        self._partition = partition
+        self._run, self._partition = run, partition
         self._scope = f"{run}/{partition}"
         self._written = Written()
 
@@ -230,10 +231,15 @@ class _Task:
 
     def _post(self, queue: str, messages: Iterable[NewMessage], scope: str) -> None:
         def rejected(refusal: Rejected[NewMessage]) -> None:
-            row = {"queue": queue, "body": bytes(refusal.item.body).decode()}
-            self._refuse(row, refusal.item.idempotency_key, InvalidRow(str(refusal.reason)))
+            given = {**dataclasses.asdict(refusal.item), "queue": queue}
+            row = {name: value for name, value in given.items() if value is not None}
+            row["body"] = bytes(refusal.item.body).decode()
+            # Without the request's id: a task that is tried again must give the same letter.
+            why = InvalidRow(": ".join(str(one) for one in refusal.reason.args if one))
+            self._refuse(row, refusal.item.idempotency_key, why)
 
         by_request = self._options.keys == "requests"
+        scope = hashlib.blake2b(scope.encode(), digest_size=16).hexdigest()  # short, as keys are
         if self._sender.rate_limit is not None:
             messages = self._sender.rate_limit.limited(messages, self._options.batch_size)
         summary = self._client.post_all(
@@ -242,7 +248,7 @@ class _Task:
             batch_size=self._options.batch_size,
             batch_bytes=self._options.batch_bytes,
             in_flight=self._options.concurrency,
-            run=_hashed(scope) if by_request else None,
+            run=scope if by_request else None,
             on_rejected=None if by_request else rejected,
         )
         self._written.stored += summary.messages - summary.duplicates
@@ -275,57 +281,35 @@ class _Task:
                 "run": self._sender.run_id,
                 "partition": self._partition,
             }
-        own = hashlib.sha256(key.encode()).hexdigest() if key is not None else None
+        content = f"{key} {letter}".encode()  # rows of one key may be refused for several reasons
+        own = None if key is None else hashlib.sha256(content).hexdigest()
         self._client.post(self._options.dead_letter_queue or "", letter, idempotency_key=own)
 
     def _write_reject(self, place: Path, row: Row, error: InvalidRow) -> None:
         """Append to this partition's file of refused rows; another attempt overwrites it."""
         place.mkdir(parents=True, exist_ok=True)
-        path = place / f"part-{self._partition:05d}.jsonl"
+        batch = f"batch-{self._run.rpartition('/')[2]}-" if self._sender.STREAMING else ""
+        path = place / f"{batch}part-{self._partition:05d}.jsonl"
         line = json.dumps({"reason": str(error), "row": row}, default=str)
         with path.open("w" if self._written.rejected == 1 else "a") as file:
             file.write(line + "\n")
 
 
-class _Writer:
-    """Sends the partitions of a query."""
-
-    def __init__(self, sender: Sender) -> None:
-        self._sender = sender
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Send one partition."""
-        return self._sender.send(iterator)
-
-
-class ZaqarWriter(_Writer, DataSourceArrowWriter):
+class ZaqarWriter(Sender, DataSourceArrowWriter):
     """Write a batch query; if it fails, what was sent stays: repeat it with the same runId."""
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Write down what was done (option `reportPath`); what was sent is stored already."""
-        self._sender.report(messages)
 
-
-class ZaqarStreamWriter(_Writer, DataSourceStreamArrowWriter):
+class ZaqarStreamWriter(Sender, DataSourceStreamArrowWriter):
     """Write the micro-batches of a stream: one that fails is repeated with the same keys."""
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Write down what was done (option `reportPath`); what was sent is stored already."""
-        self._sender.report(messages, batchId)
+    STREAMING = True
 
 
-def _hashed(scope: str) -> str:
-    """Return the name of a run for `post_all`, short whatever the option `runId` is."""
-    return hashlib.blake2b(scope.encode(), digest_size=16).hexdigest()
-
-
-def _micro_batch(run_id: str, context: TaskContext | None) -> str:
+def _micro_batch(run_id: str, context: TaskContext) -> str:
     """The run that a stream's keys belong to: the query and the batch, which outlive a restart.
 
     Spark calls them by these names internally; where they are missing the run id stands alone.
     """
-    if context is None:
-        return run_id
     query = context.getLocalProperty("sql.streaming.queryId")
     batch = context.getLocalProperty("streaming.sql.batchId")
     return f"{query}/{batch}" if query and batch is not None else run_id

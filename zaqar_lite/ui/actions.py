@@ -39,15 +39,15 @@ async def on_queue(caller: Caller, request: Request, fields: Mapping[str, str]) 
                 if fields.get(name, "").strip():
                     message[name] = _whole(name, fields[name])
             await caller.call("POST", f"{path}/messages", document={"messages": [message]})
-        case "settings":
-            wanted = _body(fields.get("settings", ""))
-            if not isinstance(wanted, dict):
-                raise Refused("The settings must be a JSON object")
-            await _patch(caller, path, settings.patch(wanted, await caller.get(path)))
-        case "set":
+        case "settings" | "set" as act:
             now = await caller.get(path)
             wanted = settings.changes(fields, now, _whole)
-            await _patch(caller, path, settings.patch(wanted, now))
+            if act == "settings":
+                wanted = _body(fields.get("settings", ""))
+            if not isinstance(wanted, dict):
+                raise Refused("The settings must be a JSON object")
+            if patch := settings.patch(wanted, now):
+                await caller.call("PATCH", path, document=patch)
         case "purge" | "delete" as act:
             if fields.get("confirm") != request.path_params["queue"]:
                 raise Refused("Nothing was deleted", "Type the queue's name to confirm.")
@@ -60,12 +60,6 @@ async def on_queue(caller: Caller, request: Request, fields: Mapping[str, str]) 
         case _:
             raise Refused("The form has no such action")
     return here
-
-
-async def _patch(caller: Caller, path: str, patch: list[dict[str, Any]]) -> None:
-    """Change a queue's metadata, if there is anything to change."""
-    if patch:
-        await caller.call("PATCH", path, document=patch)
 
 
 async def on_message(caller: Caller, request: Request, fields: Mapping[str, str]) -> str:

@@ -196,18 +196,16 @@ async def claims(caller: Caller, request: Request) -> Values:
     found = await asyncio.gather(*(caller.find(f"{path}/claims/{one}") for one in held))
     return {
         "claims": [
-            {"id": one, "ids": ids, **_times(claim)}
+            {
+                "id": one,
+                "ids": ids,
+                "age": claim and claim["age"],  # None of one that is over, or may not be seen
+                "left": claim and max(0, claim["ttl"] - claim["age"]),
+            }
             for (one, ids), claim in zip(held.items(), found, strict=True)
         ],
         "looked_at": len(messages),
     }
-
-
-def _times(claim: Values | None) -> Values:
-    """How long a claim has lasted and still lasts; None if it is over, or if not allowed to see."""
-    if claim is None:
-        return {"age": None, "left": None}
-    return {"age": claim["age"], "left": max(0, claim["ttl"] - claim["age"])}
 
 
 async def jobs(caller: Caller, request: Request) -> Values:

@@ -50,10 +50,6 @@ def remember(response: Response, session: Session, *, secure: bool) -> None:
             )
 
 
-def _forged(why: str) -> Refused:
-    return Refused("Nothing was done", why, 403)
-
-
 async def form(request: Request, session: Session) -> Mapping[str, str]:
     """Read a form that was sent.
 
@@ -62,10 +58,10 @@ async def form(request: Request, session: Session) -> Mapping[str, str]:
     """
     size = request.headers.get("content-length", "")
     if not size.isdigit() or int(size) > LARGEST_FORM:
-        raise _forged("a form has a length, of 1 MiB at most")
+        raise Refused("Nothing was done", "a form has a length, of 1 MiB at most", 403)
     origin = request.headers.get("origin", "")
     if origin.partition("://")[2] != request.headers.get("host"):
-        raise _forged("the form comes from another site")
+        raise Refused("Nothing was done", "the form comes from another site", 403)
     text = (await request.body()).decode("utf-8", "replace")
     try:
         fields = dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS))
@@ -73,5 +69,5 @@ async def form(request: Request, session: Session) -> Mapping[str, str]:
         fields = {}
     sent = fields.pop("token", "").encode()
     if not hmac.compare_digest(sent, session.token.encode()):
-        raise _forged("the form is not from this session: reload the page")
+        raise Refused("Nothing was done", "the form is not from this session: reload the page", 403)
     return fields

@@ -1,14 +1,12 @@
 """Archive a queue as Parquet files by queue and date, and fill a new queue from them."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr
 from pyspark.sql.streaming.query import StreamingQuery
 
 from zaqar_lite.spark.jobs.target import Summary, Target
-from zaqar_lite.spark.options import OptionError
 
 _OBSERVED = "zaqar"  # the name of the query's metrics
 _LEAST_TTL = 60  # seconds, the server's
@@ -62,17 +60,13 @@ def archive(
 
 
 def _batches(query: StreamingQuery) -> list[tuple[int, int]]:
-    """Return the rows and bytes of each batch that had any."""
-    told = [_observed(one.observedMetrics.get(_OBSERVED)) for one in query.recentProgress]
-    return [(rows, octets or 0) for rows, octets in told if rows]
+    """Return the rows and bytes of each batch that had any.
 
-
-def _observed(row: Row | None) -> Sequence[Any]:
-    """Rows and bytes of a trigger; Spark Connect packs them into one column, `values`."""
-    if row is None:
-        return (0, 0)
-    values: Sequence[Any] = row.asDict().get("values", row)
-    return values or (0, 0)
+    Spark Connect packs the two into one column, `values`.
+    """
+    told = [one.observedMetrics.get(_OBSERVED) for one in query.recentProgress]
+    found = [row.asDict().get("values", row) or (0, 0) for row in told if row is not None]
+    return [(rows, octets or 0) for rows, octets in found if rows]
 
 
 def backfill(
@@ -108,8 +102,10 @@ def backfill(
         "created",
         *(["`group`"] if "group" in rows.columns else []),
     ).dropDuplicates(["idempotency_key"])
-    expired = 0 if ttl else found.where(f"ttl < {_LEAST_TTL}").count()
-    rows = found.where(f"ttl >= {_LEAST_TTL}")
+    expired, rows = 0, found  # of a `ttl` that is too short the server says so
+    if ttl is None:
+        expired = found.where(f"ttl < {_LEAST_TTL}").count()
+        rows = found.where(f"ttl >= {_LEAST_TTL}")
     if dry_run:
         return {"dry_run": True, "rows": rows.count(), "expired": expired}
     ordered = _without_past_delays(rows, target).repartition(partitions)
@@ -120,11 +116,7 @@ def backfill(
 def _without_past_delays(rows: DataFrame, target: Target) -> DataFrame:
     """Leave the column `deliver_at` out for a queue that ignores it, if nothing has to wait."""
     with target.client() as client:
-        if client.get_queue(target.queue).get("_default_message_delay"):
-            return rows
-    if not rows.where("deliver_at > current_timestamp()").isEmpty():
-        raise OptionError(
-            f"Some messages still have to wait, and {target.queue!r} is a normal queue, which "
-            "ignores delays: make it a delayed one, or leave them out (where)."
-        )
+        delays = client.get_queue(target.queue).get("_default_message_delay")
+    if delays or not rows.where("deliver_at > current_timestamp()").isEmpty():
+        return rows
     return rows.drop("deliver_at")

@@ -128,7 +128,7 @@ def _by_spark(spark: SparkSession, client: Client, target: Target, plan: Redrive
             moved = _post(target, plan, held, summary, spark)
             mine = [(one.id, [m.id for m in one.messages if m.id in moved]) for one in held]
             # If a claim lapsed, its letters may be in both queues.
-            lost = delete_claimed(client, options, mine).lost
+            lost = sum(delete_claimed(client, options, mine))
             summary["moved"] += len(moved) - lost
             summary["lost"] += lost
             over = {one.id for one in held if all(m.id in moved for m in one.messages)}

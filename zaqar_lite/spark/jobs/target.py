@@ -41,11 +41,12 @@ class Target:
         """Open a client."""
         return parse(self.options()).client()
 
-    def read(self, spark: SparkSession, archive: str | None = None, **options: object) -> DataFrame:
+    def read(
+        self, spark: SparkSession, archive: str | None = None, **given: str | int
+    ) -> DataFrame:
         """Browse the queue, or read the Parquet files of an archive instead."""
         if archive is not None:
             return spark.read.parquet(archive)
-        given = {name: str(value) for name, value in options.items()}
         return spark.read.format("zaqar").options(**{**self.options(), **given}).load()
 
     def write(self, rows: DataFrame, *, told: int = 20, **options: object) -> Summary:
@@ -58,6 +59,5 @@ class Target:
             report = Path(place) / "report"
             writer = rows.write.format("zaqar").mode("append").options(**self.options())
             writer.options(**given).option("reportPath", str(report)).save()
-            (line,) = report.read_text().splitlines()
-        done = json.loads(line)
+            done = json.loads(report.read_text())
         return {name: done[name] for name in COUNTS} | {"refused": done["refused"][:told]}
