@@ -36,7 +36,7 @@ from zaqar_lite.service.pooling.drain import (
     Drains,
     DrainWorker,
 )
-from zaqar_lite.service.pooling.placement import CARRY, Place, Placements
+from zaqar_lite.service.pooling.placement import CARRY, HELD_MS, Place, Placements
 from zaqar_lite.service.pooling.pooled_store import OpenConnections, PooledMessages
 from zaqar_lite.service.pooling.pools import Pool, PoolRegistry, StoreKind
 from zaqar_lite.storage.sql import create
@@ -240,6 +240,30 @@ async def test_what_is_under_way_may_end_before_a_frozen_queue_moves(
         assert (await pools.old.stats(QUEUE)).total == 1
         pools.clock.advance(60_000)
         await until_over(pools)
+
+
+async def test_what_is_held_for_a_minute_moves_without_its_holder(
+    pools: Pools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LOOK_EVERY", 0.01)
+    await pools.post(1)
+    request = ClaimRequest(1, None, DelayMode.IGNORE, 600_000, client_id=CLIENT)
+    claim_id = (await pools.messages.claim(QUEUE, request)).claim_id or ""
+    extend = Settlement("", Act.EXTEND, ttl_ms=600_000, grace_ms=0)
+    pools.worker.wait = 5
+    async with draining(pools):
+        await until(lambda: pools.placements.entry(QUEUE), lambda entry: entry.place.to == "new")
+        pools.clock.advance(5_000)
+        await until_problem(pools, "held by claims")
+        await pools.messages.settle(QUEUE, claim_id, extend)
+        pools.clock.advance(HELD_MS)
+        with pytest.raises(Unavailable, match="being moved"):
+            await pools.messages.settle(QUEUE, claim_id, extend)
+        assert (await pools.old.stats(QUEUE)).claimed == 1  # some process may not know it yet
+        pools.clock.advance(10_000)
+        await until_over(pools)
+    (moved,) = (await pools.new.list_messages(QUEUE, ListQuery(1, include_delayed=True))).messages
+    assert (moved.delay_expires_at or 0) > pools.clock.now_ms()
 
 
 async def test_a_repeated_batch_moves_a_message_with_its_attempts(pools: Pools) -> None:
@@ -550,7 +574,8 @@ async def test_what_was_delivered_from_a_frozen_line_is_deleted(pools: Pools) ->
         line, (NewMessage(b"1", 60_000),), client_id=CLIENT, version=None
     )
     version = (await pools.placements.entry(line)).version
-    await pools.placements.write(line, Place("old", to="new", group="g", since=1), version)
+    frozen = Place("old", to="new", group="g", since=pools.clock.now_ms())
+    await pools.placements.write(line, frozen, version)
     with pytest.raises(Unavailable, match="being moved"):
         await pools.messages.list_messages(line, ListQuery(1))
     await pools.messages.delete(line, (posted.id,), claim_ids=None)

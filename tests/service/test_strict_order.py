@@ -111,16 +111,15 @@ async def test_while_a_turn_delivers_no_other_process_takes_one() -> None:
     async def look(note: OutboxMessage, _: QueueRef) -> OutboxMessage | None:
         return note
 
-    async def end(delivery: Delivery, _: Subscription) -> float | None:
+    async def end(delivery: Delivery, _: Subscription) -> None:
         delivered.append(delivery.id)
-        return None
 
-    async def try_meanwhile(delivery: Delivery, subscription: Subscription) -> float | None:
+    async def try_meanwhile(delivery: Delivery, subscription: Subscription) -> None:
         clock.advance(10_000)
         later = await second.work(QUEUE, made)
         assert later is not None
         assert later > clock.now_ms()
-        return await end(delivery, subscription)
+        await end(delivery, subscription)
 
     first, second = (
         StrictOrder(messages, management, process.subscriptions, clock, deliver=deliver, look=look)
@@ -145,9 +144,8 @@ async def test_work_that_the_store_ends_holds_no_queue(monkeypatch: pytest.Monke
     async def look(note: OutboxMessage, _: QueueRef) -> OutboxMessage | None:
         return note
 
-    async def deliver(delivery: Delivery, _: Subscription) -> float | None:
+    async def deliver(delivery: Delivery, _: Subscription) -> None:
         delivered.append(delivery.id)
-        return None
 
     note = OutboxMessage("a", QUEUE.project, QUEUE.name, now, now + 60_000, 60, msgspec.Raw(b"1"))
     own = ordered_queue(QUEUE.project, made)

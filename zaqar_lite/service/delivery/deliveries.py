@@ -92,7 +92,7 @@ class Deliveries:
             self.management,
             self.subscriptions,
             self.clock,
-            deliver=self._deliver_in_order,
+            deliver=self._retry,
             look=self._look_at_due,
         )
         self._writing = Background("the log of deliveries", self.log.flush, rest=1.0)
@@ -204,7 +204,10 @@ class Deliveries:
     async def _retry(
         self, delivery: Delivery, subscription: Subscription
     ) -> tuple[Delivery, float] | None:
-        """Attempt a delivery that is not fresh, unless its message is about to expire."""
+        """Attempt a delivery that is not fresh, unless its message is about to expire.
+
+        Answers it with the seconds to its next try, None without one.
+        """
         if delivery.until <= self.clock.now_ms() + _LEAST_LIFE_MS:
             await self.bury(delivery, subscription, "the message's ttl ended")
             return None
@@ -231,13 +234,6 @@ class Deliveries:
         key = IdempotencyKey(f"{subscription_id}.{at}", bytes(16))
         wake_up = NewMessage(encode(delivery), wait + FAILED_MS, wait, key)
         await put(self.messages, retry_queue(queue.project), wake_up)
-
-    async def _deliver_in_order(
-        self, delivery: Delivery, subscription: Subscription
-    ) -> float | None:
-        """Attempt the first delivery in order; answer the seconds until it is tried again."""
-        again = await self._retry(delivery, subscription)
-        return None if again is None else again[1]
 
     async def _look_at_due(
         self, entry: OutboxMessage, worker: QueueRef | None = None

@@ -40,8 +40,8 @@ _RACE_MS = 1_000
 _KEPT_MS = 172_800_000
 _PAGE = 20
 
-Deliver = Callable[[Delivery, Subscription], Awaitable[float | None]]
-"""Attempt a delivery; answer the seconds until it is tried again, None when it has ended."""
+Deliver = Callable[[Delivery, Subscription], Awaitable[tuple[Delivery, float] | None]]
+"""Attempt a delivery; answer it with the seconds to its next try, None when it has ended."""
 Look = Callable[[OutboxMessage, QueueRef], Awaitable[OutboxMessage | None]]
 """Read a delayed message before it is due; None when it is not to be delivered now."""
 
@@ -150,6 +150,6 @@ class StrictOrder:
             return None
         delivery = entry.to(subscription.id)
         delivery.attempts = state.attempts
-        wait = await self.deliver(delivery, subscription)
+        again = await self.deliver(delivery, subscription)
         state.attempts = delivery.attempts
-        return wait
+        return None if again is None else again[1]

@@ -6,7 +6,8 @@ subscriptions; with a filter, the project) move as one group:
 1. Their placements say that they are frozen, and where they go. From then on they are 503, except
    for what the holder of a claim does.
 2. After `wait` seconds all processes know that. What nobody holds moves, in batches.
-3. What is still held after HELD_MS moves too, delayed until its lease would have ended.
+3. After HELD_MS the holders of claims are refused, too. When all processes know that, what is still
+   held moves as well, delayed until its lease would have ended.
 4. When the old store has no message of the group left, it thaws: its placements name the new pool.
 
 A batch is noted before the new store takes it in, under a number that the store knows; so whoever
@@ -37,7 +38,7 @@ from zaqar_lite.domain.models import ListQuery, Message, QueueRef, Record
 from zaqar_lite.domain.yielding import next_turn
 from zaqar_lite.service.background import Background, BackgroundWorker, LoggedErrors
 from zaqar_lite.service.delivery.outbox import OUTBOX_QUEUES, is_internal, ordered_queue
-from zaqar_lite.service.pooling.placement import CARRY, Entry, Place, flavor_name, pick
+from zaqar_lite.service.pooling.placement import CARRY, HELD_MS, Entry, Place, flavor_name, pick
 from zaqar_lite.service.pooling.pooled_store import PooledMessages, staging_queue
 from zaqar_lite.service.pooling.pools import PoolRegistry
 from zaqar_lite.service.records import Held, Holder, Kind, Lease, all_records
@@ -48,8 +49,6 @@ logger = logging.getLogger(__name__)
 DRAIN = "pool-drain"
 KEPT_MS = 30 * 86_400_000
 """How long it is told how a drain ended."""
-HELD_MS = 60_000
-"""How long a frozen queue waits for the claims that are held."""
 CARRIED_MS = 30_000
 """How long after a redrive more of its messages may come."""
 _LEASE_MS = 10_000
@@ -319,9 +318,9 @@ class DrainWorker(BackgroundWorker):
         except Unavailable as exc:
             work.value.problem = exc.shown
             return
-        is_sealed = all(place.sealed for place in places)
+        held = now >= since + HELD_MS + 2_000 * self.wait  # though clocks differ
         for queue in group:
-            async for found in self._movable(old, queue, held=is_sealed):
+            async for found in self._movable(old, queue, held=held):
                 begun = time.monotonic()
                 await next_turn()
                 await self._carry(work, queue, found, old, new)
@@ -330,20 +329,12 @@ class DrainWorker(BackgroundWorker):
         for _ in range(2):
             if any([(await old.stats(queue)).total for queue in group]):
                 work.value.problem = work.value.problem or _HELD
-                if not is_sealed and now >= since + HELD_MS:
-                    await self._seal(group)
                 return
         for queue, entry in group.items():
             keys_in = pool if (await old.find_idempotency_keys(queue)).are_any else None
             place = Place(places[0].to, keys_in=keys_in)
             await self._placements.write(queue, place, entry.version)
             work.value.problem = work.value.problem if keys_in is None else _KEYS
-
-    async def _seal(self, group: Mapping[QueueRef, Entry]) -> None:
-        """Refuse from now on what the holders of claims do."""
-        for queue, entry in group.items():
-            place = replace(entry.place, sealed=True, since=self._clock.now_ms())
-            await self._placements.write(queue, place, entry.version)
 
     async def _movable(
         self, old: MessageStore, queue: QueueRef, *, held: bool

@@ -33,6 +33,8 @@ CARRY = "pool-carry"
 """Records of redriven messages that wait in a pool for their target in another: `target@pool`."""
 FLAVOR = "_flavor"
 LEFT_MS = 60_000
+HELD_MS = 60_000
+"""How long the holders of claims may go on in a frozen queue."""
 MOVED_MS = 5_000
 """How long after its end a queue is not made in another place: FRESH, and what clocks differ by."""
 _MAX_CACHED = 10_000
@@ -46,8 +48,8 @@ _LOOKED_AT = 100
 class Place(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where a queue lies; no `pool`: in the server's own store.
 
-    A queue of a `group` is frozen since `since`, while it moves to the pool `to`; once it is
-    `sealed` the holders of claims are refused, too. `keys_in` names the pool that remembers
+    A queue of a `group` is frozen since `since`, while it moves to the pool `to`; after HELD_MS
+    the holders of claims are refused, too. `keys_in` names the pool that remembers
     idempotency keys of it. `left` is when it was deleted; all in milliseconds.
     """
 
@@ -55,9 +57,12 @@ class Place(msgspec.Struct, frozen=True, omit_defaults=True):
     to: str | None = None
     group: str = ""
     since: int = 0
-    sealed: bool = False
     keys_in: str | None = None
     left: int = 0
+
+    def admits(self, now: int, *, holder: bool) -> bool:
+        """Whether the queue is served, to the `holder` of a claim or to others."""
+        return not self.group or (holder and now < self.since + HELD_MS)
 
 
 HOME = Place()

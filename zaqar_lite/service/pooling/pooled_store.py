@@ -189,7 +189,7 @@ class PooledMessages(Store):
             Unavailable: it is frozen.
         """
         place = await self.placements.place(queue)
-        if place.group and (place.sealed or not holder):
+        if not place.admits(self.clock.now_ms(), holder=holder):
             raise _frozen(queue)
         return place
 

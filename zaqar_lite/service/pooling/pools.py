@@ -100,6 +100,7 @@ class StoreKind(NamedTuple):
     options: Collection[str] = ()
 
 
+UNUSABLE = StoreKind("")
 Check = Callable[[Pool | None], StoreKind]
 """Tells of a pool's store, or of the server's own; connects to nothing. Or ConfigurationError."""
 
@@ -277,17 +278,17 @@ class PoolRegistry:
         pool = None if name is None else (await self.known()).get(name)
         if name is not None and pool is None:
             return None
-        can = self._capabilities(pool)
+        can = self._usable(pool).capabilities
         return next((key for key, need in asked.items() if need not in can), None)
 
-    def _capabilities(self, pool: Pool | None) -> Collection[Capability]:
-        """What the store of a pool, or the server's own, can do; nothing where it can't be made."""
+    def _usable(self, pool: Pool | None) -> StoreKind:
+        """Tell of the store of a pool, or of the server's own; UNUSABLE where it can't be made."""
         try:
-            return self._check(pool).capabilities
+            return self._check(pool)
         except ConfigurationError as exc:
             name, uri = ("", "") if pool is None else (pool.name, pool.uri)
             logger.warning("the pool %r can't be used: %s", name, without_secrets(str(exc), uri))
-            return ()
+            return UNUSABLE
 
     async def _set_flavor(
         self, known: Mapping[str, Pool], flavor: str, names: Sequence[str]
@@ -330,11 +331,8 @@ class PoolRegistry:
 
         Nothing is refused for a pool whose own store can't be made: nobody uses it.
         """
-        try:
-            has = self._check(pool).name
-        except ConfigurationError:
-            return
-        if _CAPABILITIES.get(has) != _CAPABILITIES.get(driver.name):
+        has = self._usable(pool).name
+        if has and _CAPABILITIES.get(has) != _CAPABILITIES.get(driver.name):
             raise Invalid(
                 f"Unable to create pool: {driver.name} has other capabilities than {has}, the "
                 f"driver of the pool {pool.name}."
