@@ -304,8 +304,6 @@ async def test_who_holds_a_message_now_is_in_the_rfc_s_attempts(store: Store) ->
     await store.claim(1, client="before")
     store.clock.advance(HOUR // 10)
     claimed = await store.claim(client="now")
-    store.clock.advance(2_000)
-    await store.sweep()
     values = (await store.records(RecordType.ATTEMPTS)).values()
     assert [consumers_of_the_rfc(value) for value in values] == [["before", "now"], ["now"]]
     assert [decode_attempts(value).consumers for value in values] == [("before",), ()]
@@ -321,21 +319,3 @@ async def test_who_holds_a_message_now_is_in_the_rfc_s_attempts(store: Store) ->
     assert [consumers_of_the_rfc(value)[-1] for value in values] == ["last", "last"]
     await store.messages.delete(QUEUE, ids, claim_ids=None)
     assert not await store.records(RecordType.ATTEMPTS)
-
-
-async def test_who_holds_a_message_is_recorded_after_a_kill_too(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await store.post("held")
-    await store.claim(client="now")
-
-    async def killed(*_: object, **__: object) -> int:
-        return 0
-
-    monkeypatch.setattr(store.db, "record_holders", killed)
-    await store.restart()
-    assert not await store.records(RecordType.ATTEMPTS)
-    store.clock.advance(2_000)
-    await store.sweep()
-    (value,) = (await store.records(RecordType.ATTEMPTS)).values()
-    assert consumers_of_the_rfc(value) == ["now"]

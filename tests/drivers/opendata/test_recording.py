@@ -464,12 +464,16 @@ async def test_the_loop_runs_while_many_deletes_are_encoded(store: Store) -> Non
     assert max(steps) < sum(steps) / 3
 
 
-async def test_the_loop_runs_while_a_store_is_opened_anew(store: Store) -> None:
-    await store.post(*["many"] * 10_000)
+@pytest.mark.parametrize(("count", "size"), [(10_000, 4), (800, 60_000)])
+async def test_the_loop_runs_while_a_store_is_opened_anew(
+    store: Store, count: int, size: int
+) -> None:
+    for _ in range(8):
+        await store.post(*["x" * size] * (count // 8))
     with watching(store, "_reopen_place") as steps:
         await fail_once(store)
     assert max(steps) < sum(steps) / 8
-    assert (await store.messages.stats(QUEUE)).total == 10_001
+    assert (await store.messages.stats(QUEUE)).total == count + 1
 
 
 async def fail_once(store: Store) -> None:

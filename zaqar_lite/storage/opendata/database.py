@@ -10,7 +10,7 @@ that are stored.
 import asyncio
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import apsw
@@ -41,8 +41,6 @@ _PATIENCE = 10
 """How many times longer a start waits for the engine than an operation does."""
 _STEP = 1_000
 """Records of earlier versions that one batch deletes."""
-_HOLDERS = 500
-"""Those who hold messages that closing records in one batch."""
 
 
 class Beside(InRam):
@@ -105,14 +103,6 @@ class Database(database.Database):
 
     # -- opening and closing --
 
-    async def close(self) -> None:
-        """Close the engine, for the last of the stores that closes; it records who holds what."""
-        if self._users == 1:
-            with suppress(Unavailable):
-                while await self.record_holders(_HOLDERS, lasting_ms=0):
-                    pass
-        await super().close()
-
     async def _open_place(self) -> apsw.Connection:
         await self.engine.open()
         try:
@@ -139,8 +129,7 @@ class Database(database.Database):
             raise ConfigurationError(why) from exc
         self.ids, self.log, self.damages = own.ids, own.log, loading.damages
         self._block_end = own.block_end
-        recorder = self._recorder = Recorder(connection, self.clock, own.ids, own.log)
-        recorder.unrecorded = loading.unrecorded
+        recorder = self._recorder = Recorder(connection, own.ids, own.log)
         try:
             async with asyncio.timeout(_PATIENCE * self.patience):
                 await self._repair(recorder, loading)
@@ -200,13 +189,6 @@ class Database(database.Database):
             self._recorder = None
 
     # -- batches --
-
-    async def record_holders(self, limit: int, *, lasting_ms: int) -> int:
-        """Record up to so many of those who have held a message for so long; answer how many."""
-        count = 0 if self._recorder is None else self._recorder.set_due(limit, lasting_ms)
-        if count:
-            await self.write(lambda _: None)
-        return count
 
     @contextmanager
     def in_one_batch(self) -> Iterator[None]:

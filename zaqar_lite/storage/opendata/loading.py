@@ -123,8 +123,7 @@ class Loading:
     numbers of messages whose payload can't be handed out, and why. With the next batch `puts` are
     written, `stale` records deleted, and the pages of the rows in `again` written, by kind and
     number, although these rows have not changed; after it `deletes` go, which earlier versions
-    left. `unrecorded` are entries that a killed server has not recorded the holders of, and since
-    when.
+    left.
     """
 
     def __init__(
@@ -141,7 +140,6 @@ class Loading:
         self.stale: list[bytes] = []
         self.again: dict[tuple[RecordType, int], set[int]] = defaultdict(set)
         self.deletes: list[bytes] = []
-        self.unrecorded: dict[tuple[int, int], int] = {}
         self.slices = Slices()
         self._kept_ids: dict[int, bytes] = {}
         self._ended_ids: dict[bytes, bytes] = {}
@@ -401,7 +399,6 @@ class Loading:
             if not extra.parked:
                 state, claimed_at, until = LEASED, held_at, ends
                 claim = self._hold(queue.raw, shown, position, held_at, ends)
-                self.unrecorded[queue.content, position] = self.now
             elif ends > self.now:
                 state, until = PARKED, ends
         elif due > self.now:
@@ -467,8 +464,6 @@ class Loading:
             )
             return
         content, position, state, body = row
-        if found.holder is not None:
-            self.unrecorded.pop((content, position), None)
         ended: list[Any] = self.connection.execute(
             "SELECT number, value FROM ended WHERE history = ? ORDER BY number", (found.history,)
         ).fetchall()

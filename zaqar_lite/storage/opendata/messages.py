@@ -14,8 +14,8 @@ from zaqar_lite.domain.models import (
 from zaqar_lite.domain.posts import IdempotencyKey, KnownKeys, NewMessage, Posted
 from zaqar_lite.domain.yielding import next_turn
 from zaqar_lite.storage.base import MAX_EXAMINED
-from zaqar_lite.storage.opendata.database import Database
-from zaqar_lite.storage.sql import database, entries, expiring, posting
+from zaqar_lite.storage.sql import entries, expiring, posting
+from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.messages import SqlMessageStore
 from zaqar_lite.storage.sql.queues import NEVER
 
@@ -23,17 +23,11 @@ _STEP = 250
 """Messages that one batch of a purge deletes."""
 _MOST_DROPPED = 4 * MAX_EXAMINED
 """Messages that one batch of a drop deletes: _STEP, and as many as were posted meanwhile."""
-_LASTING_MS = 1_000
-"""Milliseconds after which the sweep records who holds a message."""
 _NO_QUEUE = QueueRef("", "")
 
 
 class OpenDataMessageStore(SqlMessageStore):
     """The message store over RFC 0001's records."""
-
-    def __init__(self, db: Database) -> None:
-        super().__init__(db)
-        self._records = db
 
     async def post(
         self,
@@ -83,8 +77,6 @@ class OpenDataMessageStore(SqlMessageStore):
         deleted = 0
         while swept.total + deleted < limit and await self._db.read(_NO_QUEUE, _has_unrouted):
             deleted += await self._db.write(_end_unrouted)
-        while await self._records.record_holders(_STEP, lasting_ms=_LASTING_MS):
-            await next_turn()
         return swept._replace(deleted=swept.deleted + deleted)
 
 
@@ -97,7 +89,7 @@ def _kept(key: IdempotencyKey) -> IdempotencyKey:
     return key._replace(text=digest_of(key.text))
 
 
-def _last_position(db: database.Database, ref: QueueRef) -> int:
+def _last_position(db: Database, ref: QueueRef) -> int:
     queue = db.queue(ref)
     if queue is None:
         return 0
@@ -106,7 +98,7 @@ def _last_position(db: database.Database, ref: QueueRef) -> int:
     return 0 if last == NEVER else last
 
 
-def _purge_some(db: database.Database, ref: QueueRef, last: int, most: int = _STEP) -> int:
+def _purge_some(db: Database, ref: QueueRef, last: int, most: int = _STEP) -> int:
     """Delete some messages up to a position; answer how many."""
     queue = db.queue(ref)
     if queue is None or not queue.total:
@@ -119,7 +111,7 @@ def _purge_some(db: database.Database, ref: QueueRef, last: int, most: int = _ST
     return len(found)
 
 
-def _drop_some(db: database.Database, ref: QueueRef, most: int) -> int:
+def _drop_some(db: Database, ref: QueueRef, most: int) -> int:
     """Delete some of what a queue has, and its row with the last; answer how much is left."""
     queue = db.queue(ref)
     if queue is None:
@@ -141,12 +133,12 @@ def _drop_some(db: database.Database, ref: QueueRef, most: int) -> int:
     return left
 
 
-def _has_unrouted(db: database.Database) -> bool:
+def _has_unrouted(db: Database) -> bool:
     statement = "SELECT deadline FROM unrouted ORDER BY deadline LIMIT 1"
     return entries.first_of(db, statement, ()) <= db.clock.now_ms()
 
 
-def _end_unrouted(db: database.Database) -> int:
+def _end_unrouted(db: Database) -> int:
     """Delete some messages of the log that no queue received, whose retention is over."""
     rows = db.execute(
         "SELECT deadline, id FROM unrouted WHERE deadline <= ? ORDER BY deadline LIMIT ?",

@@ -18,7 +18,6 @@ import json
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import islice, takewhile
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -26,7 +25,6 @@ import apsw
 import msgspec
 
 from zaqar_lite.domain.attempts import Attempt
-from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import QueueRecord, QueueRef
 from zaqar_lite.storage.opendata.engine import Batch
@@ -69,20 +67,12 @@ T = TypeVar("T")
 
 
 class Recorder:
-    """Follows the changes of a connection, and makes a batch of records of them.
+    """Follows the changes of a connection, and makes a batch of records of them."""
 
-    `unrecorded` are entries that were claimed, and since when, while no record says by whom: that
-    is written when it has lasted for a while, because most are settled before. The next batch
-    writes the first `due` of them.
-    """
-
-    def __init__(self, connection: apsw.Connection, clock: Clock, ids: Ids, log: keys.Log) -> None:
+    def __init__(self, connection: apsw.Connection, ids: Ids, log: keys.Log) -> None:
         self.connection = connection
-        self.clock = clock
         self.ids = ids
         self.log = log
-        self.unrecorded: dict[tuple[int, int], int] = {}
-        self.due = 0
         self._session: apsw.Session | None = None
         self.follow()
 
@@ -92,13 +82,6 @@ class Recorder:
         self._session = apsw.Session(self.connection, "main")
         for table in _TABLES:
             self._session.attach(table)
-
-    def set_due(self, limit: int, lasting_ms: int) -> int:
-        """Let the next batch record up to so many of those who hold an entry; answer how many."""
-        until = self.clock.now_ms() - lasting_ms
-        held = islice(self.unrecorded.values(), limit)
-        self.due = sum(1 for _ in takewhile(lambda since: since <= until, held))
-        return self.due
 
     def close(self) -> None:
         """Follow no more."""
@@ -252,11 +235,6 @@ class Encoding:
     async def _encode_entries(self) -> None:
         touched: dict[int, set[int]] = defaultdict(set)
         ended: dict[int, set[int]] = defaultdict(set)
-        unrecorded = self._recorder.unrecorded
-        for queue, position in list(islice(unrecorded, self._recorder.due)):
-            ended[queue].add(position)
-            del unrecorded[queue, position]
-        self._recorder.due = 0
         async for row in self._each(self._gone["entry"]):
             touched[row[0]].add(row[1])
             self._forget_entry(row)
@@ -268,12 +246,9 @@ class Encoding:
                 self._keep_id(row)
             if row[1] == row[15] or row[15] not in self._posted:
                 self._posted[row[15]] = row, _headers(self._raw(row[0]).decode(), row[19], row[20])
-        now = self._recorder.clock.now_ms()
         for old, new in self._changed["entry"]:
             touched[old[0]].add(old[1])
-            if new[3] == LEASED and not self._before:
-                unrecorded[old[0], old[1]] = now
-            elif new[3] is not apsw.no_change or new[12] is not apsw.no_change:
+            if new[3] is not apsw.no_change or new[12] is not apsw.no_change:
                 ended[old[0]].add(old[1])
         async for queue, positions in self._each(ended.items()):
             self._encode_attempts(queue, sorted(positions))
@@ -286,8 +261,7 @@ class Encoding:
         shown = self._ids.shown(row[2], row[1], number, row[16], row[17])
         if shown.is_kept:
             self.delete(keys.message_key(RecordType.ADOPTED, shown.number))
-        is_unrecorded = self._recorder.unrecorded.pop((row[0], row[1]), None) is not None
-        if row[17] or row[18] or row[10] > is_unrecorded:  # most are claimed once, and settled
+        if row[10] or row[17] or row[18]:
             self.delete(keys.attempts_key(shown.number, raw))
 
     def _keep_id(self, row: Row) -> None:
@@ -304,7 +278,6 @@ class Encoding:
                     position, number, own_id, state, failures, last, is_shared, moved, client,
                     ended, by,
                 ) = row  # fmt: skip
-                self._recorder.unrecorded.pop((queue, position), None)
                 shown = self._ids.shown(own_id, position, number, is_shared, moved)
                 attempts = {} if ended is None else read_attempts(ended)
                 history = self._ids.history(own_id, number)

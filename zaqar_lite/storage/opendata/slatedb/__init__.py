@@ -35,7 +35,8 @@ from zaqar_lite.storage.opendata.slatedb.binding import (
 from zaqar_lite.storage.sql.directory import FULL, DirectoryLock, is_full, try_to_write
 
 logger = logging.getLogger(__name__)
-_CHUNK = 1_000
+_CHUNK = 100
+"""Records that are read in one step, which may be as large as posts."""
 _FIRST, _LAST = b"\x01", b"\xff\xff"  # of records: keys below are the engine's own
 _PATIENCE_REMOTE = 60.0
 _MEMTABLE_SECONDS = 30.0
