@@ -11,9 +11,8 @@ from tests.contract.stores import Stores
 from zaqar_lite.storage.opendata.database import Beside, Database
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.keys import RecordType
-from zaqar_lite.storage.opendata.loading import Loading
+from zaqar_lite.storage.opendata.loading import Loading, read_own
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
-from zaqar_lite.storage.opendata.opening import read_own
 
 _QUESTIONS = {
     # A wait that is over, which nothing has met yet, is over after a start.

@@ -4,12 +4,12 @@
     opendata+s3://bucket/prefix  SlateDB in an object store (extra `slatedb`)
 
 The records are the truth. The tables of `storage/sql` are their working copy, made anew at each
-start, and run all operations. `database.py` is on top. At a start `opening.py` reads the records of
-the store itself, `loading.py` fills the tables from the others, and `routing.py` adds what other
-writers put into the metadata log. Before a batch is committed in the tables, `recorder.py` encodes
-the records that it changes, by the pages of `pages.py`; it is answered when the engine has made
-them durable. `messages.py` is the message store. The records' bytes are in `format/` (`keys.py`
-lists them), ids in `ids.py`, the engine in `slatedb/`, behind `engine.py`.
+start, and run all operations. `database.py` is on top. At a start `loading.py` fills the tables
+from the records, and `routing.py` adds what other writers put into the metadata log. Before a batch
+is committed in the tables, `recorder.py` encodes the records that it changes, by the pages of
+`pages.py`; it is answered when the engine has made them durable. `messages.py` is the message
+store. The records' bytes are in `format/` (`keys.py` lists them), ids in `ids.py`, the engine in
+`slatedb/`, behind `engine.py`.
 """
 
 from typing import TYPE_CHECKING

@@ -22,8 +22,7 @@ from zaqar_lite.storage.opendata.engine import Batch, Unreadable
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.bookkeeping import BLOCK, STATE
 from zaqar_lite.storage.opendata.ids import Ids
-from zaqar_lite.storage.opendata.loading import Loading
-from zaqar_lite.storage.opendata.opening import read_own
+from zaqar_lite.storage.opendata.loading import Loading, read_own
 from zaqar_lite.storage.opendata.pages import SCHEMA
 from zaqar_lite.storage.opendata.recorder import Encoding, Recorder
 from zaqar_lite.storage.opendata.routing import route

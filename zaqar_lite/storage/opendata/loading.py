@@ -1,5 +1,7 @@
 """Filling the tables from the records, at each start and after a batch that failed.
 
+The records of the store itself come first; a new store gets them here.
+
 Damage in payloads and in the metadata log costs the messages in it: they are set aside in their
 pages, and stay there as they are. Any other record that can't be read refuses the store.
 """
@@ -7,6 +9,7 @@ pages, and stay there as they are. Any other record that can't be read refuses t
 import asyncio
 import json
 import logging
+import os
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,16 +21,18 @@ from msgspec.json import decode
 
 from zaqar_lite.domain.attempts import Attempt
 from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.groups import group_of
 from zaqar_lite.domain.ids import MAX_POSITION, new_claim_id
 from zaqar_lite.domain.metadata import FILTER, dead_letter_target
 from zaqar_lite.domain.yielding import Slices
-from zaqar_lite.storage.opendata.engine import Damage, Unreadable
+from zaqar_lite.storage.opendata.engine import Batch, Damage, Unreadable
 from zaqar_lite.storage.opendata.format import (
     CodecError,
     bookkeeping,
     keys,
     records,
+    utf8,
 )
 from zaqar_lite.storage.opendata.format.active import (
     NO_EXTRA,
@@ -36,8 +41,7 @@ from zaqar_lite.storage.opendata.format.active import (
     read_active,
 )
 from zaqar_lite.storage.opendata.format.keys import RecordType
-from zaqar_lite.storage.opendata.ids import number_in
-from zaqar_lite.storage.opendata.opening import Own
+from zaqar_lite.storage.opendata.ids import Ids, number_in
 from zaqar_lite.storage.opendata.pages import PAGE_SIZE
 from zaqar_lite.storage.opendata.recorder import EMPTY, KINDS, STATES
 from zaqar_lite.storage.sql.entries import (
@@ -55,6 +59,8 @@ if TYPE_CHECKING:
     from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
 
 logger = logging.getLogger(__name__)
+_FIRST_SEGMENT = 1
+_MARKER = utf8(bookkeeping.FORMAT_MARKER)
 _RFC_ATTEMPTS = 10
 """The length of the RFC's own key of attempts; ours has the queue behind it."""
 _Known: TypeAlias = tuple[int, str | None, str | None]
@@ -106,6 +112,81 @@ UPDATE counter SET number = ?, position = ?, version = ?, instant = ?;
 DELETE FROM body WHERE holders = 0;
 DROP TABLE logged; DROP TABLE ended; DROP INDEX by_id; COMMIT;
 """
+
+
+class Own(NamedTuple):
+    """What a store says of itself.
+
+    All entries of the log below `routed` are in their queues; ids from `block_end` on are free.
+    """
+
+    ids: Ids
+    routed: int
+    block_end: int
+    log: keys.Log
+
+
+async def read_own(engine: "SlateDbEngine", clock: Clock) -> Own:
+    """Read the records of the store itself; the clock goes on from the last instant in them.
+
+    Raises ConfigurationError: the store is of another format; Unreadable: one of them is damaged.
+    """
+    if await engine.get(keys.FORMAT) is None:
+        await _create(engine, clock)
+    marker = await _get(engine, keys.FORMAT)
+    if marker != _MARKER:
+        raise ConfigurationError(
+            f"The store can't be opened: its format is {marker!r}, this server reads "
+            f"{bookkeeping.FORMAT_MARKER!r}. Use the version that wrote it, and `zaqar-lite "
+            "store export`."
+        )
+    segments = []
+    key = keys.STATE
+    try:
+        routed, instant, secret = bookkeeping.STATE.decode(await _get(engine, key))
+        key = keys.ID_BLOCK
+        block = bookkeeping.BLOCK.decode(await _get(engine, key))
+        async for rows in engine.scan(keys.LOG_SEGMENTS):
+            for key, value in rows:
+                start, _ = bookkeeping.SEGMENT.decode(value)
+                segments.append((start, int.from_bytes(key[-4:], "big")))
+    except CodecError as exc:
+        raise Unreadable(Damage(key, str(exc))) from exc
+    if not segments:
+        raise Unreadable(Damage(keys.log_segment_key(_FIRST_SEGMENT), "it is missing"))
+    clock.not_before(instant)
+    return Own(Ids(secret), routed, sum(block), keys.Log(sorted(segments)))
+
+
+async def _get(engine: "SlateDbEngine", key: bytes) -> bytes:
+    value = await engine.get(key)
+    if not isinstance(value, bytes):
+        raise Unreadable(value or Damage(key, "it is missing"))
+    return value
+
+
+async def _create(engine: "SlateDbEngine", clock: Clock) -> None:
+    """Make the records of a new store.
+
+    Ids begin at the time in microseconds, so that a marker from an earlier store that was lost
+    is before all messages of this one.
+    """
+    async for _ in engine.scan(b""):
+        raise ConfigurationError(
+            "The store can't be opened: it holds records and no format marker, so it is "
+            "not one of this server's. Give the server a directory of its own."
+        )
+    start, now = clock.now_us(), clock.now_ms()
+    block = bookkeeping.BLOCK.encode(start, 0)
+    first = {
+        keys.FORMAT: _MARKER,
+        keys.STATE: bookkeeping.STATE.encode(start, now, os.urandom(16)),
+        keys.ID_BLOCK: block,
+        keys.LOG_BLOCK: block,
+        keys.log_segment_key(_FIRST_SEGMENT): bookkeeping.SEGMENT.encode(start, now),
+        keys.log_listing_key(_FIRST_SEGMENT): b"",
+    }
+    await engine.commit(Batch(first, ()))
 
 
 class Numbers(NamedTuple):
