@@ -1,4 +1,4 @@
-"""However many long posts one project sends at once, another waits for one of them."""
+"""However many long posts one project sends at once, another waits for two of them."""
 
 import asyncio
 
@@ -18,8 +18,8 @@ THEIRS = QueueRef("another", "queue")
 class Sent:
     """The order in which work of these projects had its turn, and what ends it."""
 
-    def __init__(self) -> None:
-        self.turns = FairTurns()
+    def __init__(self, most: int = 1) -> None:
+        self.turns = FairTurns(most)
         self.begun: list[str] = []
         self.ends: list[asyncio.Event] = []
 
@@ -58,6 +58,21 @@ async def test_projects_have_their_turns_by_turns() -> None:
     await sent.end_first()
 
 
+async def test_two_turns_are_given_at_a_time() -> None:
+    sent = Sent(2)
+    tasks = await sent.start("a", "a", "a", "b")
+    assert sent.begun == ["a", "a"]
+    await sent.end_first()
+    assert sent.begun == ["a", "a", "a"]
+    for _ in range(3):
+        await sent.end_first()
+    await asyncio.gather(*tasks)
+    await sent.start("c", "c", "c")
+    assert sent.begun[4:] == ["c", "c"]
+    for _ in range(3):
+        await sent.end_first()
+
+
 async def test_who_goes_away_takes_no_turn_along() -> None:
     sent = Sent()
     holder, waiting, next_one = await sent.start("a", "b", "c")
@@ -77,7 +92,7 @@ async def test_who_goes_away_takes_no_turn_along() -> None:
     await last
 
 
-async def test_a_short_post_waits_for_one_long_one(queue: QueueUnderTest) -> None:
+async def test_a_short_post_waits_for_two_long_ones(queue: QueueUnderTest) -> None:
     store = queue.stores.messages
 
     async def post(ref: QueueRef, count: int) -> None:

@@ -1,6 +1,6 @@
 """Choose the link for a call: to the one server, to the sentinels' master, or by slot.
 
-Each node has a link for short calls, and one for long ones, which go one at a time (`limiter.py`).
+Each node has a link for short calls, and one for long ones, few at a time (`limiter.py`).
 The next call opens a lost link again. A call that may have been carried out is repeated only if its
 script is safe to repeat (`repeatable`).
 """
@@ -25,7 +25,7 @@ from zaqar_lite.storage.redis.faults import (
     unavailable,
 )
 from zaqar_lite.storage.redis.keys import Keys
-from zaqar_lite.storage.redis.limiter import FairTurns
+from zaqar_lite.storage.redis.limiter import LONG_AT_ONCE, FairTurns
 from zaqar_lite.storage.redis.link import Link, connect
 from zaqar_lite.storage.redis.scripts import function, library
 
@@ -53,7 +53,7 @@ class Router(ABC):
         self._links: dict[Lane, Link] = {}
         self._opening: dict[Lane, asyncio.Task[Link]] = {}
         self._failed: dict[Lane, tuple[float, str]] = {}
-        self._turns: defaultdict[Any, FairTurns] = defaultdict(FairTurns)
+        self._turns: defaultdict[Any, FairTurns] = defaultdict(lambda: FairTurns(LONG_AT_ONCE))
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def keep_to_slots(self) -> None:
