@@ -18,16 +18,12 @@ from zaqar_lite.storage.redis.layout import for_lua
 LIBRARIES = "zaqar_lite_"
 """How the names of all versions' libraries begin."""
 _FILES = ("call", "indexes", "posting", "letters", "claiming", "messages", "queues", "records")
-
-
 _NAMES = "bit, ipairs, math, pairs, string, struct, table, tonumber, unpack"
 _BUILT_IN = f"""local function built_in() return redis.call, {_NAMES} end
 local call, {_NAMES}
 local function take_built_in() call, {_NAMES} = built_in() end"""
 """Redis's own functions as variables of the library. Redis lets it see them only when an operation
 runs, and Lua finds them there by two look-ups each: that took up to a quarter of an operation."""
-
-
 _CONSTANTS = {
     "MOST_ATTEMPTS": MAX_ATTEMPTS,
     "MOST_BYTES": MAX_ATTEMPTS_SIZE,

@@ -147,7 +147,6 @@ end)
 -- Take tokens from buckets of a project, which hold some seconds' worth and may go into debt.
 -- ARGV: 1 offset, 2 seconds, then for each bucket: name, tokens a second, tokens spent
 -- Answers: 'ok', and what each bucket has left.
--- `rates` is a hash, bucket -> tokens and instant (ms); expires once all are full
 register('spend', 'project', ALWAYS, function()
   local answer, full = {'ok'}, now
   for i = 3, #ARGV, 3 do
