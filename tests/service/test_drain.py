@@ -92,7 +92,7 @@ class Pools:
         home, self.management = create("memory://", clock=clock, options=OPTIONS)
         self.old = Failing(Database(InRam(), clock, OPTIONS))
         self.new = Failing(Database(InRam(), clock, OPTIONS))
-        stores = {
+        self.stores = stores = {
             "old": self.old,
             "new": self.new,
             "newer": SqlMessageStore(Database(InRam(), clock, OPTIONS)),
@@ -373,6 +373,21 @@ async def test_drains_of_many_pools_go_on_and_are_forgotten_after_their_end(pool
     assert not await pools.management.list_records(DRAIN, "", limit=1)
     with pytest.raises(NotFound):
         await pools.drains.get("old")
+
+
+@pytest.mark.parametrize("other", ["pool", "own"])
+async def test_a_pool_that_is_the_same_store_by_another_name_gets_nothing(
+    pools: Pools, other: str
+) -> None:
+    posted = await pools.post(1)
+    if other == "pool":
+        pools.stores["new"] = pools.old
+    else:
+        pools.messages.home = pools.old
+        await pools.registry.put_pool(Pool("new", "memory://new", 0))
+    async with draining(pools):
+        await until_problem(pools, "No other store")
+        assert await pools.consume() == posted
 
 
 async def test_queues_that_lie_together_move_together(pools: Pools) -> None:

@@ -21,7 +21,7 @@ from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.service.delivery.attempt import DeliveryOutcome, DeliverySender, Result
 from zaqar_lite.service.delivery.outbox import (
-    LEASE_MS,
+    BURIED_MS,
     Delivery,
     OutboxMessage,
     decode_delivery,
@@ -210,14 +210,13 @@ class DeliveryInspection:
             found.append(Failed(message.id, message.created_at, delivery))
         return found
 
-    async def _enabled(self, queue: QueueRef, subscription_id: str) -> Subscription:
+    async def _check_enabled(self, queue: QueueRef, subscription_id: str) -> None:
         subscription = await self.subscriptions.get(queue, subscription_id)
         if subscription.disabled is not None:
             raise Invalid(
                 'The subscription is disabled: PATCH it with {"disabled": false} before messages '
                 "are delivered again."
             )
-        return subscription
 
     async def retry(self, queue: QueueRef, subscription_id: str, delivery_id: str) -> None:
         """Deliver again: a failed delivery by its id, or a message that the queue still has.
@@ -226,20 +225,18 @@ class DeliveryInspection:
             NotFound: no such subscription; or neither a delivery nor a message with this id.
             Invalid: the subscription is disabled, so that nothing would be sent.
         """
-        await self._enabled(queue, subscription_id)
+        await self._check_enabled(queue, subscription_id)
         failed = failed_queue(queue.project, subscription_id)
-        now = self.clock.now_ms()
         ids = (delivery_id,) if is_message_id(delivery_id) else ()
         if ids and (found := await self.messages.get_messages(failed, ids)):
             delivery = decode_delivery(found[0].body)
-            delivery.until = max(delivery.until, now + _RETRIED_MS)
+            delivery.until = max(delivery.until, self.clock.now_ms() + _RETRIED_MS)
         elif ids and (found := await self.messages.get_messages(queue, ids)):
             delivery = _entry(queue, found[0]).to(subscription_id)
         else:
             raise NotFound(f"There is no delivery and no message {delivery_id!r} (any more).")
         delivery.attempts, delivery.reason = 0, ""
-        again = NewMessage(encode(delivery), delivery.until - now + LEASE_MS)
-        await put(self.messages, retry_queue(queue.project), again)
+        await self._deliver_again([delivery])
         await self.messages.delete(failed, ids, claim_ids=None)
 
     async def replay(
@@ -260,7 +257,7 @@ class DeliveryInspection:
             NotFound: no such subscription.
             Invalid: the marker can't be read, or the subscription is disabled.
         """
-        subscription = await self._enabled(queue, subscription_id)
+        await self._check_enabled(queue, subscription_id)
         after = parse_marker(marker)
         if marker is not None and after is None:
             raise Invalid("The marker can't be read.")
@@ -274,29 +271,21 @@ class DeliveryInspection:
             looked, after = looked + len(page.messages), Marker(page.marker)
             size += sum(len(message.body) for message in page.messages)
             chosen = [
-                message
+                _entry(queue, message).to(subscription_id)
                 for message in page.messages
                 if (since is None or message.created_at >= since)
                 and (until is None or message.created_at < until)
             ]
-            await self._deliver_again(queue, subscription, chosen)
+            await self._deliver_again(chosen)
             count += len(chosen)
             if looked >= MOST_REPLAYED or size >= _MOST_BYTES:
                 return Replayed(count, format_marker(page.marker))
 
-    async def _deliver_again(
-        self, queue: QueueRef, subscription: Subscription, messages: Sequence[Message]
-    ) -> None:
+    async def _deliver_again(self, deliveries: Sequence[Delivery]) -> None:
         now = self.clock.now_ms()
-        new = [
-            NewMessage(
-                encode(_entry(queue, message).to(subscription.id)),
-                message.expires_at - now + LEASE_MS,
-            )
-            for message in messages
-        ]
+        new = [NewMessage(encode(one), one.until - now + BURIED_MS) for one in deliveries]
         if new:
-            await put(self.messages, retry_queue(queue.project), *new)
+            await put(self.messages, retry_queue(deliveries[0].project), *new)
 
     def doubt(self, subscriber: str | None) -> str | None:
         """Return what to warn of where nothing will be delivered to a subscriber."""

@@ -33,11 +33,13 @@ from msgspec.structs import replace
 from zaqar_lite.domain import metadata as rules
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Conflict, NotFound, RecordChanged, Unavailable
+from zaqar_lite.domain.identity import DELIVERIES_PROJECT
 from zaqar_lite.domain.ids import Marker
 from zaqar_lite.domain.models import ListQuery, Message, QueueRef, Record
+from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.yielding import next_turn
 from zaqar_lite.service.background import Background, BackgroundWorker, LoggedErrors
-from zaqar_lite.service.delivery.outbox import OUTBOX_QUEUES, is_internal, ordered_queue
+from zaqar_lite.service.delivery.outbox import OUTBOX_QUEUES, is_internal, ordered_queue, put
 from zaqar_lite.service.pooling.placement import CARRY, HELD_MS, Entry, Place, flavor_name, pick
 from zaqar_lite.service.pooling.pooled_store import PooledMessages, staging_queue
 from zaqar_lite.service.pooling.pools import PoolRegistry
@@ -268,7 +270,7 @@ class DrainWorker(BackgroundWorker):
         """The pool that a group goes to; None: the server's own store.
 
         Raises:
-            Unavailable: no pool that fits takes new queues and answers.
+            Unavailable: no pool that fits takes new queues and answers, or they are this one.
         """
         records = [await self._management.get_queue(queue) for queue in group]
         needs: list[Mapping[str, Any]] = [one.metadata for one in records if one is not None]
@@ -286,18 +288,27 @@ class DrainWorker(BackgroundWorker):
             for one in fitting or ()
             if one.name != pool
             and not any([await self._registry.missing(one.name, each) for each in needs])
-            and await self._answers(one.name)
+            and await self._takes(one.name, pool)
         ]
         if others:
             return pick(others)
-        if flavors == {None} and not fitting:
+        if flavors == {None} and not fitting and await self._takes(None, pool):
             return None
-        raise Unavailable(f"No pool that the queue {next(iter(group)).name!r} could go to answers.")
+        queue = next(iter(group))
+        raise Unavailable(f"No other store that the queue {queue.name!r} could go to answers.")
 
-    async def _answers(self, pool: str) -> bool:
+    async def _takes(self, pool: str | None, old: str) -> bool:
+        """Whether a store answers, and is not that of the old pool by another URI.
+
+        What moves within one store is there a second time, and is moved without an end.
+        """
+        probe = QueueRef(DELIVERIES_PROJECT, f"~probe.{secrets.token_hex(8)}")
         with suppress(Unavailable):
-            await self.messages.pool(pool)
-            return True
+            here, there = await self.messages.pool(old), await self.messages.pool(pool)
+            await put(here, probe, NewMessage(b"0", _LEASE_MS))
+            is_one = (await there.stats(probe)).total
+            await here.purge(probe, forget=True)
+            return not is_one
         return False
 
     # -- messages --
