@@ -48,6 +48,26 @@ async def test_refuses_a_wait_out_of_range(api: Api, wait: str) -> None:
     await api.expect(400, "POST", f"claims?wait={wait}")
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "document"),
+    [
+        ("POST", "claims?limit=21&wait=30", None),
+        ("POST", "claims?wait=30", {"ttl": 59}),
+        ("DELETE", "messages?pop=21&wait=30", None),
+    ],
+)
+async def test_a_wrong_request_is_refused_before_it_waits_behind_others(
+    api: Api, method: str, path: str, document: Any
+) -> None:
+    first = claiming(api)
+    await asleep(api, 1, [first])
+    async with asyncio.timeout(10):
+        await api.expect(400, method, path, document)
+    await api.post({"body": 1})
+    (message,) = await asyncio.wait_for(first, 5)
+    assert message["body"] == 1
+
+
 async def test_first_come_first_served_and_no_herd(api: Api) -> None:
     waiting = []
     for _ in range(5):

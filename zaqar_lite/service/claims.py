@@ -34,9 +34,8 @@ class Claims:
     limits: Limits
     shortest: int = MIN_CLAIM_TTL
 
-    async def create(
+    def request(
         self,
-        queue: QueueRef,
         *,
         limit: int | None,
         ttl: int | None,
@@ -44,28 +43,29 @@ class Claims:
         client_id: str,
         details: bool = False,
         large: bool = False,
-    ) -> tuple[str, Sequence[Message]] | None:
-        """Claim up to `limit` messages for `ttl` seconds; None when there is nothing to claim.
-
-        Exhausted messages are in the dead-letter queue before this returns, and it exists unless
-        the project has too many queues.
+    ) -> ClaimRequest:
+        """What a claim of up to `limit` messages for `ttl` seconds asks for.
 
         Raises:
             Invalid: a value is out of range.
         """
         limits = self.limits
-        limit = page_limit(limit, limits.claim(large=large))
-        ttl = self._ttl(ttl)
+        limit, ttl = page_limit(limit, limits.claim(large=large)), self._ttl(ttl)
         grace = limits.default_claim_grace if grace is None else grace
         longest = limits.max_claim_grace
         check_range("The grace of a claim", grace, MIN_CLAIM_GRACE, longest, " seconds")
-        request = ClaimRequest(
-            limit,
-            ttl_ms=ttl * 1000,
-            grace_ms=grace * 1000,
-            client_id=client_id,
-            details=details,
+        return ClaimRequest(
+            limit, ttl_ms=ttl * 1000, grace_ms=grace * 1000, client_id=client_id, details=details
         )
+
+    async def create(
+        self, queue: QueueRef, request: ClaimRequest
+    ) -> tuple[str, Sequence[Message]] | None:
+        """Claim messages; None when there is nothing to claim.
+
+        Exhausted messages are in the dead-letter queue before this returns, and it exists unless
+        the project has too many queues.
+        """
         claimed = await self.queues.claim(queue, request, self.messages)
         if claimed.claim_id is None or not claimed.messages:
             return None

@@ -117,8 +117,8 @@ class Health:
         post = self.messages.post(queue, drafts, size=0, client_id=client_id)
         receipt = await note("post_messages", post)
         ids = [] if receipt is None else [entry.id for entry in receipt.posted]
-        claim = self.claims.create(queue, limit=_CLAIMED, ttl=60, grace=60, client_id=client_id)
-        claimed = await note("claim_messages", claim)
+        wanted = self.claims.request(limit=_CLAIMED, ttl=60, grace=60, client_id=client_id)
+        claimed = await note("claim_messages", self.claims.create(queue, wanted))
         volume = Stats()
         if operations["claim_messages"].succeeded:
             volume = await self.store.stats(queue)

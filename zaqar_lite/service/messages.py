@@ -303,18 +303,19 @@ class Messages:
             held = ", ".join(refusal.id for refusal in refused)
             raise Forbidden(f"Nothing was deleted: not held by the claims given are {held}.")
 
-    async def pop(
-        self, queue: QueueRef, limit: int, *, details: bool = False, large: bool = False
-    ) -> Sequence[Message]:
-        """Remove and hand out up to `limit` messages; none goes to two callers.
-
-        `details` fills their attempts.
+    def pop_request(
+        self, limit: int, *, details: bool = False, large: bool = False
+    ) -> ClaimRequest:
+        """What a pop of up to `limit` messages asks for; `details` fills their attempts.
 
         Raises:
             Invalid: the limit is out of range.
         """
         check_range("'pop'", limit, 1, self.limits.claim(large=large))
-        request = ClaimRequest(limit, details=details, removes=True)
+        return ClaimRequest(limit, details=details, removes=True)
+
+    async def pop(self, queue: QueueRef, request: ClaimRequest) -> Sequence[Message]:
+        """Remove and hand out messages; none goes to two callers."""
         return (await self.queues.claim(queue, request, self.messages)).messages
 
     async def ranges(self, queue: QueueRef, count: int) -> Sequence[int]:

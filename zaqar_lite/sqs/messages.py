@@ -176,9 +176,7 @@ class MessageOperations:
         check_range("VisibilityTimeout", hidden, MAX_VISIBILITY)
         check_range("WaitTimeSeconds", wait, MAX_WAIT)
 
-        ask = partial(
-            self.claims.create,
-            queue,
+        wanted = self.claims.request(
             limit=min(form.max_number_of_messages, self.limits.claim(large=True)),
             ttl=max(hidden, self.claims.shortest),
             grace=None,
@@ -193,6 +191,7 @@ class MessageOperations:
         await self.receipts.load()
         if wait:
             await asyncio.sleep(0)  # only a task can wait, and this may not be one yet
+        ask = partial(self.claims.create, queue, wanted)
         claimed = await self.polling.ask(
             call.request, queue, min(wait, self.polling.longest), ask, undo=undo
         )

@@ -122,21 +122,19 @@ class ClaimActions:
         seconds = self.polling.seconds(request)
         lease = documents.read_struct(request, Lease) if request.size else Lease()
         queue = request.queue
-
-        async def ask() -> tuple[str, Sequence[Message]] | None:
-            return await self.claims.create(
-                queue,
-                limit=limit,
-                ttl=lease.ttl,
-                grace=lease.grace,
-                client_id=request.client_id,
-                details=details,
-                large=large,
-            )
+        wanted = self.claims.request(
+            limit=limit,
+            ttl=lease.ttl,
+            grace=lease.grace,
+            client_id=request.client_id,
+            details=details,
+            large=large,
+        )
 
         async def undo(claimed: tuple[str, Sequence[Message]]) -> None:
             await self.claims.release(queue, claimed[0])
 
+        ask = partial(self.claims.create, queue, wanted)
         claimed = await self.polling.ask(request, queue, seconds, ask, undo=undo)
         if claimed is None:
             return NO_CONTENT

@@ -196,9 +196,10 @@ class MessageActions:
             return NO_CONTENT
         limit, seconds = request.whole("pop", 0), self.polling.seconds(request)
         details = request.flag("details")
+        wanted = self.messages.pop_request(limit, details=details, large=large)
 
         async def ask() -> Sequence[Message] | None:
-            return await self.messages.pop(queue, limit, details=details, large=large) or None
+            return await self.messages.pop(queue, wanted) or None
 
         popped = await self.polling.ask(request, queue, seconds, ask)
         shown = self.renderer.popped(queue, popped or (), details=details)
