@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 from unittest.mock import patch
 
@@ -77,8 +77,7 @@ async def test_no_script_stores_more_than_a_part(
     await queue.post(*["x"] * MOST_AT_ONCE)
     assert calls == {"post": 1}
     await queue.post(*[new("x", key=str(number)) for number in range(LONG)])
-    steps = {"publish": 3 * PARTS, "was_undone": 1}  # keys are looked up, then stored
-    assert calls == {"post": 2, **steps}
+    assert calls == {"post": 2, "publish": 2 * PARTS}  # the messages, and their keys
 
 
 async def test_large_bodies_make_smaller_parts(queue: QueueUnderTest, calls: Counter[str]) -> None:
@@ -261,63 +260,6 @@ async def test_known_messages_of_a_long_post_are_answered_and_left_out(
     assert told([note]) == {posted[LONG - 1].id: str(LONG - 1)}
     assert await queue.post_all(messages) == [Posted(one.id, True) for one in posted[:-1]]
     check(client, queue)
-
-
-async def test_a_long_post_with_a_known_key_comes_to_nothing_whoever_looks_it_up(
-    queue: QueueUnderTest, other: QueueUnderTest, client: Any
-) -> None:
-    messages = [new(str(number), key=str(number)) for number in range(LONG)]
-    (known,) = await queue.post(messages[700])
-    with crash_before("publish"), pytest.raises(Unavailable):
-        await queue.post(*messages)
-    assert is_under_way(client, queue)
-    assert await other.bodies() == ["700"]
-    check(client, queue)
-    run = Router.run
-
-    async def overtaken(self: Router, operation: str, *args: Any, **options: Any) -> Any:
-        if operation == "publish" and overtakes:
-            await overtakes.pop().counts()  # another process does all of it before this step
-        return await run(self, operation, *args, **options)
-
-    overtakes = [other]
-    with patch.object(Router, "run", overtaken):
-        posted = await queue.post_all(messages)
-    assert not overtakes
-    assert [one.id for one in posted if one.duplicate] == [known]
-    assert await queue.counts() == (LONG, 0, 0)
-    assert await queue.post_all(messages) == [Posted(one.id, True) for one in posted]
-    check(client, queue)
-
-
-async def test_a_post_looks_up_its_keys_even_as_another_ends(queue: QueueUnderTest) -> None:
-    """Its parts are put aside when another post has stored its last one a moment ago.
-
-    Few messages that bring many along are posted in parts, and do not wait for their turn.
-    """
-    target = queue.named(f"{queue.ref.name}-notes")
-    bare = [new(str(number), key=str(number)) for number in range(20)]
-    messages = [replace(one, outbox=with_note(one, target).outbox * 6) for one in bare]
-    (known,) = await queue.post(bare[7])
-    posting: list[asyncio.Task[Sequence[Posted]]] = []
-    is_put_aside = asyncio.Event()
-    run = Router.run
-
-    async def overlapping(self: Router, operation: str, *args: Any, **options: Any) -> Any:
-        reply = await run(self, operation, *args, **options)
-        if operation == "post" and posting and reply[0] == b"ok":
-            is_put_aside.set()
-        elif operation == "publish" and reply == [b"ok"] and not posting:
-            posting.append(asyncio.create_task(queue.post_all(messages)))
-            async with asyncio.timeout(5):
-                await is_put_aside.wait()
-        return reply
-
-    with patch.object(Router, "run", overlapping):
-        await queue.post(*["x"] * LONG)
-        posted = await posting[0]
-    assert [one.id for one in posted if one.duplicate] == [known]
-    assert await queue.counts() == (LONG + 20, 0, 0)
 
 
 @pytest.mark.parametrize("why", ["known", "conflict", "full"])

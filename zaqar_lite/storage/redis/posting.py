@@ -2,14 +2,13 @@
 
 A step holds up everybody, so none stores more than 100 messages (`posting.lua`). A longer post is
 sent in parts. One step takes the positions and puts the parts aside. From then on the post is
-committed unless a key of its messages is known, and every operation that reads or stores messages
-of that queue answers 'busy' until `publish` has looked up the keys and stored the last part:
-whoever meets that, the poster, another call, another process or the sweep, goes on with it, a part
-at a time. So the post becomes visible all at once, a crash at any moment leaves all of it or
-nothing, and other queues wait for one part at most.
+committed, and every operation that reads or stores messages of that queue answers 'busy' until
+`publish` has stored the last part: whoever meets that, the poster, another call, another process or
+the sweep, goes on with it, a part at a time. So the post becomes visible all at once, a crash at
+any moment leaves all of it or nothing, and other queues wait for one part at most.
 
-Where a key is known nothing is stored, and the poster asks which: it answers those messages with
-the ids that they have, and posts the others.
+Where a key is known nothing is done, and the poster asks which: it answers those messages with the
+ids that they have, and posts the others.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -200,14 +199,11 @@ class Posting(MessageStore):
             if status == b"ok":
                 instant, first = rest
                 await self._runner.register(queue, instant)
-                if longest != "" and await self._runner.complete_post(
-                    queue, first if keys else b""
-                ):
-                    status = b"known"
-                else:
-                    if outbox:
-                        self._outbox.begin_to_drain(queue)
-                    return await batch.posted(int.from_bytes(first, "big"))
+                if longest != "":
+                    await self._runner.complete_post(queue)
+                if outbox:
+                    self._outbox.begin_to_drain(queue)
+                return await batch.posted(int.from_bytes(first, "big"))
             if status == b"repeated":
                 return [Posted(one, duplicate=True) for one in read_ids(*rest)]
             if status == b"arm":

@@ -92,21 +92,9 @@ class Runner:
             await next_turn()
         return read_messages(reply, start, now, bodies, details=details, show_delay=show_delay)
 
-    async def complete_post(self, queue: QueueRef, checked: bytes) -> bool:
-        """Store the parts of a post, or of one whose keys are `checked` (its position) nothing.
-
-        Return whether a key was known, so that nothing is stored. A post without keys is committed:
-        on failure the next caller continues it.
-
-        Raises:
-            Unavailable: it is not known what became of a post with keys.
-        """
-        if not checked:
-            await self.follow_ups.run(self._complete(queue), patience=None)
-            return False
-        await self._complete(queue)
-        (was_undone,) = await self.run(queue, "was_undone", checked)
-        return bool(was_undone)
+    async def complete_post(self, queue: QueueRef) -> None:
+        """Store the parts of a post, which is committed: on failure the next caller goes on."""
+        await self.follow_ups.run(self._complete(queue), patience=None)
 
     async def _complete(self, queue: QueueRef) -> None:
         """Store the parts of a committed post, in one task of this process.
