@@ -1,6 +1,8 @@
 """What services of records share: changes that are repeated, and lists that are read in pages."""
 
+import asyncio
 from collections.abc import AsyncIterator
+from typing import Any, cast
 
 import pytest
 
@@ -15,8 +17,9 @@ from zaqar_lite.domain.errors import (
     ZaqarLiteError,
 )
 from zaqar_lite.domain.limits import Limits
-from zaqar_lite.domain.models import QueueRef, StoreOptions
+from zaqar_lite.domain.models import QueueRef, Record, StoreOptions
 from zaqar_lite.domain.topics import topic_ref
+from zaqar_lite.service import records as module
 from zaqar_lite.service.records import (
     TRIES,
     Kind,
@@ -48,6 +51,13 @@ class Counter:
         return by
 
 
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changes that are repeated at once."""
+    monkeypatch.setattr(module, "_LONGEST_WAIT", 0.0)
+
+
+@pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("error", [RecordChanged("now"), QueueChanged("now")])
 async def test_a_change_that_loses_races_begins_anew(error: ZaqarLiteError) -> None:
     counter = Counter(TRIES - 1, error)
@@ -55,6 +65,31 @@ async def test_a_change_that_loses_races_begins_anew(error: ZaqarLiteError) -> N
     assert counter.calls == TRIES
 
 
+class Distant:
+    """A store whose answers take a moment, in which others change what was read."""
+
+    def __init__(self, store: ManagementStore) -> None:
+        self._store = store
+
+    async def get_record(self, *args: Any) -> Record | None:
+        found = await self._store.get_record(*args)
+        await asyncio.sleep(0.001)
+        return found
+
+    async def put_record(self, *args: Any, **more: Any) -> Record:
+        await asyncio.sleep(0.001)
+        return await self._store.put_record(*args, **more)
+
+
+async def test_sixty_who_change_a_record_at_once_all_come_to_their_end() -> None:
+    _, store = create_stores("memory://", clock=Clock(), options=StoreOptions())
+    kind = Kind(cast(ManagementStore, Distant(store)), "sum", "Sum", int)
+    await kind.put("p", "s", 0, 0)
+    await asyncio.gather(*(kind.change("p", "s", lambda old: old + 1) for _ in range(60)))
+    assert await kind.get("p", "s") == 60
+
+
+@pytest.mark.usefixtures("hasty")
 async def test_a_change_that_loses_every_race_says_what_is_changed_too_often() -> None:
     counter = Counter(TRIES, RecordChanged("now"))
     with pytest.raises(Unavailable, match=r"^The queue 'jobs' is being changed too often"):

@@ -9,6 +9,7 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import wraps
+from random import uniform
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 import msgspec
@@ -28,6 +29,8 @@ from zaqar_lite.storage.management import ManagementStore
 P = ParamSpec("P")
 T = TypeVar("T")
 TRIES = 20
+_LONGEST_WAIT = 0.5
+"""Seconds between two tries of a change at most."""
 PREFIX = b'"\\u0001sealed:1:'
 """How what is sealed begins, so that no reader takes it for what was stored."""
 _READ_AT_ONCE = 100
@@ -41,6 +44,7 @@ def retried(
 ) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T]]]:
     """Repeat a change from its start when another writer was faster, up to TRIES times.
 
+    Those who lost together wait for a while each, longer from try to try, and don't meet again.
     The change reads a record and writes it at the version that it has read. `what` names it in
     the error of the last try, where `{0}` is `self` and `{1}` the first argument behind it.
 
@@ -51,11 +55,12 @@ def retried(
     def decorate(act: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
         @wraps(act)
         async def change(*args: P.args, **named: P.kwargs) -> T:
-            for _ in range(TRIES):
+            for tries in range(TRIES):
                 try:
                     return await act(*args, **named)
                 except (RecordChanged, QueueChanged):
-                    continue
+                    longest = min(0.001 * 2**tries, _LONGEST_WAIT)
+                    await asyncio.sleep(uniform(0.0, longest))  # noqa: S311 - jitter
             raise Unavailable(f"{what.format(*args, **named)} is being changed too often.")
 
         return change
