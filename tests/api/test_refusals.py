@@ -190,8 +190,8 @@ REFUSED = (
                 (one, "Message 1: deliver_at: 'tomorrow' is not an instant")
                 for one in posts(each("deliver_at", "tomorrow", body=1))
             ),
-            (b'{"messages": 1, "messages": [{"body": 1}]}', " - at `$.messages"),
-            (b'{"messages": [{"body": 1, "ttl": "x", "ttl": 60}]}', " - at `$.messages"),
+            (b'{"messages": 1, "messages": [{"body": 1}]}', "must be a list"),
+            (b'{"messages": [{"body": 1, "ttl": "x", "ttl": 60}]}', '"ttl" field must be a int'),
             ({"messages": [{"body": 1, "headers": {"a": 1}}]}, " - at `$.messages"),
             ({"messages": [{"body": 1, "idempotency_key": 1}]}, " - at `$.messages"),
         ],

@@ -162,11 +162,7 @@ class Claims:
                 raise Conflict(text)
 
     def check_count(self, count: int) -> None:
-        """Check how many messages are settled at once.
-
-        Raises:
-            Invalid: none, or too many.
-        """
+        """Refuse to settle no message, or too many at once. Raises Invalid."""
         check_range("The number of messages", count, 1, self.limits.claim(large=True))
 
     def _check_settlements(self, settlements: Sequence[Settlement]) -> None:
