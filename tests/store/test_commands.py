@@ -18,7 +18,7 @@ from zaqar_lite.cli import main
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.sql.place import FILE_NAME
 from zaqar_lite.store.checking import check
-from zaqar_lite.store.files import snapshot
+from zaqar_lite.store.commands import snapshot
 
 Capture = pytest.CaptureFixture[str]
 

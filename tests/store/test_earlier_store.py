@@ -19,7 +19,7 @@ from zaqar_lite.service.schedules.schedules import DueEntry
 from zaqar_lite.storage.sql import create
 from zaqar_lite.storage.sql.place import OLD_FILE_NAME
 from zaqar_lite.store.checking import check
-from zaqar_lite.store.files import snapshot
+from zaqar_lite.store.commands import snapshot
 
 EXPORT = Path(__file__).parent / "export-0.2.0.jsonl"
 WRITTEN = 1_795_820_656_000

@@ -5,35 +5,39 @@ Those that read take a snapshot, so that the server may run. Those that write ta
 
 import argparse
 import asyncio
-import contextlib
 import io
 import os
+import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
 
 import apsw
 
+from zaqar_lite.domain.addresses import shown
+from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, ZaqarLiteError
+from zaqar_lite.domain.models import StoreOptions
 from zaqar_lite.server.loading import load as load_settings
-from zaqar_lite.storage.sql.place import FILE_NAME, connect
+from zaqar_lite.storage.opendata import create_engine
+from zaqar_lite.storage.opendata.database import Database as OpenDataDatabase
+from zaqar_lite.storage.registry import find_driver
+from zaqar_lite.storage.sql import directory_of
+from zaqar_lite.storage.sql.database import Database
+from zaqar_lite.storage.sql.directory import sync_directory
+from zaqar_lite.storage.sql.place import FILE_NAME, OLD_FILE_NAME, InFile, connect
 from zaqar_lite.store.checking import check, salvage
-from zaqar_lite.store.files import (
-    database_of,
-    file_of,
-    made_beside,
-    place_of,
-    snapshot,
-    tables_of,
-    wait_for_import,
-)
 from zaqar_lite.store.transfer import export, load
 
 DEFAULT_STORE = "embedded:zaqar-lite-data"
+_PATIENCE = 3_600.0
+"""Seconds that an import waits for SlateDB, which gets all of it in one batch."""
 Run: TypeAlias = Callable[[argparse.Namespace], int | None]
 
 
@@ -58,7 +62,7 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
         )
         if word:
             command.add_argument(word.strip("[]"), nargs="?" if word[0] == "[" else None)
-        command.set_defaults(run=_guarded(run))
+        command.set_defaults(run=partial(_run, run))
         if name == "export":
             command.add_argument("--project", help="only this project's queues")
             command.add_argument("--queue", help="only queues of this name")
@@ -68,29 +72,23 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
             )
 
 
-def _guarded(
-    run: Callable[[argparse.Namespace], int | None],
-) -> Callable[[argparse.Namespace], int]:
+def _run(run: Run, arguments: argparse.Namespace) -> int:
     """Do the work of a command; say in one line what went wrong."""
-
-    def guarded(arguments: argparse.Namespace) -> int:
-        if isinstance(sys.stdout, io.TextIOWrapper):  # a locale may know few letters
-            sys.stdout.reconfigure(errors="backslashreplace")
-        try:
-            return run(arguments) or 0
-        except BrokenPipeError:
-            raise
-        except (apsw.CorruptError, apsw.NotADBError, UnicodeDecodeError) as exc:
-            why = (
-                f"The store is damaged ({exc}), and kept as it is: restore a backup, or save what "
-                f"can be read of it: zaqar-lite store salvage {arguments.store} NEW_DIRECTORY."
-            )
-        except (ZaqarLiteError, OSError, apsw.Error) as exc:
-            why = str(exc)
-        print(f"zaqar-lite: {why}", file=sys.stderr)
-        return 2
-
-    return guarded
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a locale may know few letters
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        return run(arguments) or 0
+    except BrokenPipeError:
+        raise
+    except (apsw.CorruptError, apsw.NotADBError, UnicodeDecodeError) as exc:
+        why = (
+            f"The store is damaged ({exc}), and kept as it is: restore a backup, or save what "
+            f"can be read of it: zaqar-lite store salvage {arguments.store} NEW_DIRECTORY."
+        )
+    except (ZaqarLiteError, OSError, apsw.Error) as exc:
+        why = str(exc)
+    print(f"zaqar-lite: {why}", file=sys.stderr)
+    return 2
 
 
 def run_check(arguments: argparse.Namespace) -> int:
@@ -113,7 +111,7 @@ def run_backup(arguments: argparse.Namespace) -> None:
     if target.exists() or Path(f"{target}-wal").exists():
         raise ConfigurationError(f"{target} is there already: name a new file for the backup.")
     with snapshot(file_of(arguments.store)) as source, made_beside(target) as made:
-        with contextlib.closing(connect(str(made))) as copy:
+        with closing(connect(str(made))) as copy:
             with copy.backup("main", source, "main") as backup:
                 backup.step(-1)
     print(f"{target} has {target.stat().st_size} bytes")
@@ -142,7 +140,8 @@ def run_import(arguments: argparse.Namespace) -> None:
     async def work() -> tuple[int, int]:
         await database.open()
         try:
-            wait_for_import(database)
+            if isinstance(database, OpenDataDatabase):  # not before, since reads wait as long
+                database.engine.patience = _PATIENCE
             return await load(database, file, settings)
         finally:
             await database.close()
@@ -182,3 +181,113 @@ def run_salvage(arguments: argparse.Namespace) -> None:
             raise
         place.close()
     print(f"{messages} messages are in {place.directory}; zaqar-lite store check verifies it")
+
+
+# -- which store a word means, and files that are written --
+
+
+def place_of(store: str) -> InFile:
+    """The directory that a command's word names: its path, or a URI of the embedded store.
+
+    Raises:
+        ConfigurationError: the URI is wrong, or that of a store that has no such directory.
+    """
+    if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", store):
+        return InFile(Path(store))
+    if find_driver(store).name != "embedded":
+        raise ConfigurationError(
+            f"This command works on embedded:// stores, and {shown(store)} is none: look after it "
+            "by the tools of what keeps it."
+        )
+    return InFile(directory_of(store))
+
+
+def file_of(store: str) -> Path:
+    """The file of the store that a command's word names; also that file itself, as of a backup.
+
+    Raises:
+        ConfigurationError: there is no store.
+    """
+    if Path(store).is_file():
+        return Path(store)
+    place = place_of(store)
+    if not place.file.exists():
+        if any((place.directory / name).exists() for name in (OLD_FILE_NAME, "slatedb")):
+            place.open()  # refuses it, and says what to do
+        raise ConfigurationError(f"There is no store in {place.directory}.")
+    return place.file
+
+
+def is_slatedb(store: str) -> bool:
+    """Whether a command's word is the URI of a SlateDB store."""
+    return re.match(r"(?i)opendata\+(slatedb|s3):", store) is not None
+
+
+def database_of(store: str) -> Database:
+    """The tables to import into, not yet open: of SlateDB, or of a file."""
+    if is_slatedb(store):
+        return OpenDataDatabase(create_engine(store), Clock(), StoreOptions())
+    return Database(place_of(store), Clock(), StoreOptions())
+
+
+@contextmanager
+def tables_of(store: str) -> Iterator[tuple[apsw.Connection, Sequence[str]]]:
+    """The tables of a store to read, and what of its records can't be read.
+
+    Those of a file are as they are at one instant, and its server may run. Those of SlateDB are
+    filled from the records, as at the start of a server, so none may run.
+    """
+    if not is_slatedb(store):
+        with snapshot(file_of(store)) as connection:
+            yield connection, ()
+        return
+    engine = create_engine(store, must_exist=True)
+    database = OpenDataDatabase(engine, Clock(), StoreOptions())
+    with asyncio.Runner() as runner:
+        runner.run(database.open())
+        try:
+            yield database.connection, database.damages
+        finally:
+            runner.run(database.close())
+
+
+@contextmanager
+def snapshot(file: Path) -> Iterator[apsw.Connection]:
+    """Read a store as it is at one instant, by a connection of its own; its server may run.
+
+    Nothing is changed: what a killed server left in the log stays there.
+    """
+    log = Path(f"{file}-wal")
+    has_log = log.exists() and log.stat().st_size > 0
+    connection = connect(str(file))
+    try:
+        connection.set_busy_timeout(10_000)
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(has_log))
+        connection.execute(
+            "PRAGMA temp_store = FILE; PRAGMA query_only = ON; BEGIN;"
+            " SELECT count(*) FROM sqlite_schema"
+        )
+        yield connection
+    finally:
+        connection.close(force=True)
+
+
+@contextmanager
+def made_beside(target: Path) -> Iterator[Path]:
+    """Give a path to write a file at, which takes the place of `target` at the end, durably.
+
+    Only its owner may read it, whatever the earlier file allowed. Nothing is left of one that
+    fails. What is no file, such as a pipe, is written as it is. Raises OSError: it can't be made.
+    """
+    if target.exists() and not target.is_file():
+        yield target
+        return
+    target = target.resolve()  # a link goes on leading to its file
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as directory:
+        made = Path(directory, target.name)
+        yield made
+        made.chmod(0o600)
+        with made.open("rb") as file:
+            os.fsync(file.fileno())
+        made.replace(target)
+    sync_directory(target.parent)

@@ -93,6 +93,15 @@ async def test_what_is_missing_refuses_the_store(filled: Store) -> None:
         await filled.restart()
 
 
+@pytest.mark.parametrize("value", [b"", bookkeeping.BLOCK.encode(2**64 - 1, 1)])
+async def test_an_impossible_record_of_the_store_itself_refuses_it(
+    filled: Store, value: bytes
+) -> None:
+    await filled.db.engine.commit(Batch({keys.ID_BLOCK: value}, ()))
+    with pytest.raises(ConfigurationError, match=r"id_block .* can't be read: "):
+        await filled.restart()
+
+
 async def test_what_a_purge_of_an_earlier_version_left_goes(filled: Store) -> None:
     """It listed what its sweep was to delete, in no queue any more."""
     number = filled.next_id - 1

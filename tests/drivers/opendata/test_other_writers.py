@@ -238,15 +238,17 @@ def texts_of(numbers: Iterable[int]) -> list[str]:
 
 
 async def test_payloads_of_no_message_are_named_and_left(store: Store) -> None:
-    """One has no number, and another one that is before the log."""
-    prefix = keys.PAYLOAD_PREFIX
-    await store.put(
-        {prefix + b"short": b"\x031", keys.message_key(RecordType.PAYLOAD, 7): b"\x031"}
-    )
-    (damage,) = store.db.damages
-    assert (prefix + b"short").hex() in damage
+    """One has no number, one has more, and another one is before the log."""
+    (own,) = await store.post("own")
+    short = keys.PAYLOAD_PREFIX + b"short"
+    longer = keys.PAYLOAD_PREFIX + bytes.fromhex(own[:16]) + b"x"
+    early = keys.message_key(RecordType.PAYLOAD, 7)
+    await store.put(dict.fromkeys((short, longer, early), b"\x031"))
+    for key, damage in zip((longer, short), store.db.damages, strict=True):
+        assert key.hex() in damage
     assert await store.post("next")
-    await store.put({}, prefix + b"short", keys.message_key(RecordType.PAYLOAD, 7))
+    assert await store.bodies() == ["own", "next"]
+    await store.put({}, short, longer, early)
 
 
 @pytest.mark.parametrize("received", [-(2**63), -1, 2**63 - 1])

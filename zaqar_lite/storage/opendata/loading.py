@@ -61,6 +61,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 _FIRST_SEGMENT = 1
 _MARKER = utf8(bookkeeping.FORMAT_MARKER)
+_WRONG = ValueError, OverflowError, apsw.ConstraintError
+"""What reading a record raises that says something impossible, or what another says already."""
 _RFC_ATTEMPTS = 10
 """The length of the RFC's own key of attempts; ours has the queue behind it."""
 _Known: TypeAlias = tuple[int, str | None, str | None]
@@ -145,7 +147,9 @@ async def read_own(engine: "SlateDbEngine", clock: Clock) -> Own:
     try:
         routed, instant, secret = bookkeeping.STATE.decode(await _get(engine, key))
         key = keys.ID_BLOCK
-        block = bookkeeping.BLOCK.decode(await _get(engine, key))
+        block_end = sum(bookkeeping.BLOCK.decode(await _get(engine, key)))
+        if block_end > MAX_POSITION:
+            raise CodecError(f"a block up to {block_end}")
         async for rows in engine.scan(keys.LOG_SEGMENTS):
             for key, value in rows:
                 start, _ = bookkeeping.SEGMENT.decode(value)
@@ -155,7 +159,7 @@ async def read_own(engine: "SlateDbEngine", clock: Clock) -> Own:
     if not segments:
         raise Unreadable(Damage(keys.log_segment_key(_FIRST_SEGMENT), "it is missing"))
     clock.not_before(instant)
-    return Own(Ids(secret), routed, sum(block), keys.Log(sorted(segments)))
+    return Own(Ids(secret), routed, block_end, keys.Log(sorted(segments)))
 
 
 async def _get(engine: "SlateDbEngine", key: bytes) -> bytes:
@@ -277,7 +281,7 @@ class Loading:
                         read(key, value)
                 except keys.ForeignQueue as exc:
                     self._damaged(Damage(key, str(exc)))
-                except (ValueError, OverflowError) as exc:
+                except _WRONG as exc:
                     raise Unreadable(Damage(key, str(exc))) from exc
 
     def _damaged(self, damage: Damage | Unreadable) -> None:
@@ -345,7 +349,7 @@ class Loading:
             if isinstance(value, bytes):
                 (self._read_payload if is_payload else self._read_logged)(key, value)
                 return
-        except (CodecError, OverflowError) as exc:
+        except _WRONG as exc:
             value = Damage(key, str(exc))
         self._damaged(value)
         if is_payload and len(key) >= len(keys.PAYLOAD_PREFIX) + 8:
