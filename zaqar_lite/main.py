@@ -22,7 +22,7 @@ from zaqar_lite.service.identity.authorization import Authorizer
 from zaqar_lite.service.identity.keys import Keys, ensure_admin_key
 from zaqar_lite.service.identity.trusts import KIND as TRUST
 from zaqar_lite.service.janitor import Janitor
-from zaqar_lite.service.jobs.runner import JobRunner
+from zaqar_lite.service.jobs.jobs import JobRunner
 from zaqar_lite.service.metrics.instrumented_store import instrumented
 from zaqar_lite.service.metrics.metrics import Metrics
 from zaqar_lite.service.metrics.queue_depths import QueueDepths

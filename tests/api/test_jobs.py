@@ -17,8 +17,7 @@ from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import QueueRef, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.service.jobs.bulk import Choice, Job, JobAct, Order
-from zaqar_lite.service.jobs.jobs import RUNNING, Jobs, running_name
-from zaqar_lite.service.jobs.runner import JobRunner
+from zaqar_lite.service.jobs.jobs import RUNNING, JobRunner, Jobs, running_name
 from zaqar_lite.storage.sql import create
 from zaqar_lite.storage.sql.messages import SqlMessageStore
 

@@ -22,12 +22,12 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "405",
     ): "Whether a line is logged when a trust ends by itself between two calls.",
     (
-        "zaqar_lite/service/delivery/strict_order.py",
+        "zaqar_lite/service/delivery/deliveries.py",
         "_PAGE = 20",
         "21",
     ): "How many notes one page has; the next page has the others.",
     (
-        "zaqar_lite/service/delivery/strict_order.py",
+        "zaqar_lite/service/delivery/deliveries.py",
         "_HELD_MS = 60_000",
         "60001",
     ): "How long a line is held beyond the longest turn; not told to anybody.",
@@ -88,7 +88,7 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "3",
     ): "One of two is another's, however many there are.",
     (
-        "zaqar_lite/service/jobs/runner.py",
+        "zaqar_lite/service/jobs/jobs.py",
         "return page.messages, 0, page.marker, page.marker >= until",
         ">",
     ): "The next look finds nothing, and ends the job.",
@@ -198,7 +198,7 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "1",
     ): "Which pass over the queues looks for those to be monitored.",
     (
-        "zaqar_lite/service/jobs/runner.py",
+        "zaqar_lite/service/jobs/jobs.py",
         "if page.marker is None or not page.messages:",
         "and",
     ): "A page has a marker where it has messages.",

@@ -15,10 +15,9 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import ListQuery, Page, QueueRef, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.service import records
-from zaqar_lite.service.jobs import runner as job_runner
+from zaqar_lite.service.jobs import jobs as module
 from zaqar_lite.service.jobs.bulk import Choice, Job, JobAct, Order
-from zaqar_lite.service.jobs.jobs import KEPT, RUNNING, Jobs, running_name
-from zaqar_lite.service.jobs.runner import JobRunner
+from zaqar_lite.service.jobs.jobs import KEPT, RUNNING, JobRunner, Jobs, running_name
 from zaqar_lite.storage.registry import create_stores
 
 pytestmark = pytest.mark.anyio
@@ -72,7 +71,7 @@ async def held(
     request: pytest.FixtureRequest, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Held]:
     """A job that is held for a while by nobody, and a process that may take it over."""
-    monkeypatch.setattr(job_runner, "_LOOK_EVERY", 600.0)
+    monkeypatch.setattr(module, "_LOOK_EVERY", 600.0)
     clock, queue = Clock(), QueueRef(f"p-{uuid4().hex}", "letters")
     messages, management = create_stores(redis_server.url, clock=clock, options=StoreOptions())
     async with management, messages:
@@ -108,7 +107,7 @@ async def test_a_job_follows_a_cancelled_one_whose_process_has_ended(held: Held)
 async def test_a_job_that_begins_while_the_one_before_is_put_away_is_run_soon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(job_runner, "_LOOK_EVERY", 600.0)
+    monkeypatch.setattr(module, "_LOOK_EVERY", 600.0)
     one, queue, begun = Composed(), QueueRef("p", "letters"), list[Job]()
     jobs = one.jobs()
     put_away = jobs.end
@@ -174,7 +173,7 @@ async def test_messages_that_take_long_to_match_are_looked_at_in_steps() -> None
     job = Job("j", "letters", JobAct.REDRIVE, order, clock.now_ms(), until=newest.position)
     name = running_name(queue, job.act)
     held = records.Held(jobs._running, "p", name, job, 0)
-    run = job_runner._Run(jobs, records.Holder(clock), held, lambda: True)
+    run = module._Run(jobs, records.Holder(clock), held, lambda: True)
     rounds, look = await rounds_beside(run._look(0, newest.position, 500))
     assert rounds > 20
     assert [len(look.found), len(look.chosen)] == [20, 0]
@@ -220,7 +219,7 @@ async def test_a_job_learns_of_requests_to_other_processes(redis_server: RedisSe
 async def test_the_steps_of_a_job_are_large_alone_and_small_beside_others(
     monkeypatch: pytest.MonkeyPatch, alone: list[bool], longest: float, sizes: list[int]
 ) -> None:
-    monkeypatch.setattr(job_runner, "_LONG", longest)
+    monkeypatch.setattr(module, "_LONG", longest)
     one, queue = Composed(), QueueRef("p", "letters")
     await one.store.post(queue, [NewMessage(b"1", 600_000)] * 2_000, client_id="c", version=None)
     jobs, read, seen = one.jobs(), one.store.list_messages, list[int]()
@@ -234,6 +233,6 @@ async def test_the_steps_of_a_job_are_large_alone_and_small_beside_others(
     answers = iter([*alone, *[True] * 2_000])
     name, (_, version) = running_name(queue, job.act), await jobs.read(queue, job.act)
     held = records.Held(jobs._running, "p", name, job, version)
-    await job_runner._Run(jobs, records.Holder(one.clock), held, lambda: next(answers)).finish()
+    await module._Run(jobs, records.Holder(one.clock), held, lambda: next(answers)).finish()
     assert seen[: len(sizes)] == sizes
     assert (await jobs.get(queue, job.act, job.id)).examined == 2_000

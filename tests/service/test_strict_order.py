@@ -24,7 +24,7 @@ from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.subscriptions import Subscription, SubscriptionDraft
 from zaqar_lite.domain.topics import topic_ref
 from zaqar_lite.service.delivery.attempt import Answer, DeliverySender, Notification, Transport
-from zaqar_lite.service.delivery.deliveries import Deliveries
+from zaqar_lite.service.delivery.deliveries import KIND, Deliveries, StrictOrder
 from zaqar_lite.service.delivery.inspection import AttemptLog
 from zaqar_lite.service.delivery.outbox import (
     Delivery,
@@ -38,7 +38,6 @@ from zaqar_lite.service.delivery.outbox import (
     retry_queue,
     with_outbox_messages,
 )
-from zaqar_lite.service.delivery.strict_order import KIND, StrictOrder
 from zaqar_lite.service.long_polling import LongPolling
 from zaqar_lite.service.post_validation import Draft
 from zaqar_lite.service.subscriptions import subscriber_cache
