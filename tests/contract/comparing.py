@@ -68,6 +68,9 @@ class Names:
             self.ids.append(text)
         return self._numbers[text]
 
+    def __contains__(self, text: str) -> bool:
+        return text in self._numbers
+
     def pick(self, number: int) -> str:
         """Some id that was seen; one that never was while there is none."""
         return self.ids[number % len(self.ids)] if self.ids else "0" * 32

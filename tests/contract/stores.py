@@ -62,16 +62,16 @@ def _swift(request: pytest.FixtureRequest, _: Path) -> str:
 
 
 CASES: tuple[DriverCase, ...] = (
-    DriverCase("memory", "sql", lambda *_: "memory://", 60),
-    DriverCase("embedded", "sql", lambda _, path: f"embedded://{path}", 25),
+    DriverCase("memory", "sql", lambda *_: "memory://", 150),
+    DriverCase("embedded", "sql", lambda _, path: f"embedded://{path}", 40),
     DriverCase(
         "opendata-slatedb",
         "opendata",
         lambda _, path: f"opendata+slatedb://{path}",
-        6,
+        15,
         size_divisor=2,
     ),
-    DriverCase("redis", "redis", _redis, 25),
+    DriverCase("redis", "redis", _redis, 40),
     DriverCase("mongodb", "mongodb", _mongodb, 6, size_divisor=100),
     DriverCase(
         "swift",

@@ -218,11 +218,16 @@ def test_like_means_what_the_regular_expression_means(pattern: str, text: str) -
     assert matches is (re.fullmatch(expression, text, re.DOTALL) is not None)
 
 
+WORDS = "a kind = <> < >= 'x' '12' 12 -3 AND OR NOT ( ) IN , LIKE IS NULL TRUE EXISTS"
+
+
 @settings(deadline=None)
-@given(st.text(max_size=40))
-def test_any_text_is_a_filter_or_invalid(text: str) -> None:
+@given(st.text(max_size=40) | st.lists(st.sampled_from(WORDS.split()), max_size=7).map(" ".join))
+def test_any_text_is_a_filter_that_its_index_finds_or_invalid(text: str) -> None:
     try:
-        found = parse_filter(text)
+        matches = parse_filter(text)
     except Invalid:
         return
-    found({})
+    index = FilterIndex([("it", matches)])
+    for headers in ({}, {"a": "x"}, {"a": "12", "kind": ""}):
+        assert not matches(headers) or ("it", matches) in index.candidates(headers)
