@@ -28,7 +28,9 @@ _PATH_TOKEN = re.compile(r"(?P<tree>\*\*+)|(?P<part>\*|{[^}]*})|(?P<text>.)", re
 
 DELIVERIES_PROJECT = "~deliveries"
 """The project of the queues through which the server delivers to subscribers."""
-INTERNAL_PROJECTS = frozenset((DELIVERIES_PROJECT,))
+HEALTH_PROJECT = "~health"
+"""The project of the queues with which the server finds out whether its store works."""
+INTERNAL_PROJECTS = frozenset((DELIVERIES_PROJECT, HEALTH_PROJECT))
 """The projects of the server itself. No key, token, request or quota may name one of them."""
 
 

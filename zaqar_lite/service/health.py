@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from zaqar_lite.domain.errors import Unavailable, ZaqarLiteError
+from zaqar_lite.domain.identity import HEALTH_PROJECT
 from zaqar_lite.domain.ids import new_claim_id
 from zaqar_lite.domain.models import Capability, QueueRef, Stats
 from zaqar_lite.service.background import LoggedErrors
@@ -143,7 +144,7 @@ class Health:
 
 
 def _random_queue() -> QueueRef:
-    return QueueRef(uuid.uuid4().hex, uuid.uuid4().hex)
+    return QueueRef(HEALTH_PROJECT, uuid.uuid4().hex)
 
 
 def _sorted(capabilities: Collection[Capability]) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from zaqar_lite.domain.errors import Invalid
-from zaqar_lite.domain.identity import DELIVERIES_PROJECT, INTERNAL_PROJECTS
+from zaqar_lite.domain.identity import INTERNAL_PROJECTS
 from zaqar_lite.domain.limits import MAX_PROJECT_ID
 from zaqar_lite.domain.quotas import UNLIMITED, Quota
 from zaqar_lite.service.background import Background, BackgroundWorker
@@ -133,7 +133,7 @@ class Quotas(BackgroundWorker):
         """Let what is set for projects itself, and the quotas that they have by it, hold."""
         self._own, self._set = own, quotas_of
         quotas = (self._defaults, *quotas_of.values())
-        self._set[DELIVERIES_PROJECT] = UNLIMITED  # our own workers wait there
+        self._set |= dict.fromkeys(INTERNAL_PROJECTS, UNLIMITED)  # our own workers wait there
         self.has_rates = any(quota.rates != UNLIMITED.rates for quota in quotas)
         self.has_connections = any(quota.connections is not None for quota in quotas)
         self.are_metered = self.has_rates or self.has_connections
