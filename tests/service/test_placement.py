@@ -1,10 +1,20 @@
 """The catalogue of pools forgets where deleted queues lay."""
 
+from contextlib import suppress
+from typing import cast
+
 import pytest
 
+from tests.service.test_subscriptions import Interrupted
 from tests.waiting import rounds_beside
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import ConfigurationError, Invalid, Unavailable
+from zaqar_lite.domain.errors import (
+    ConfigurationError,
+    Forbidden,
+    Invalid,
+    RecordChanged,
+    Unavailable,
+)
 from zaqar_lite.domain.models import Capability, QueueRef, Record, StoreOptions
 from zaqar_lite.service.pooling import placement as module
 from zaqar_lite.service.pooling.placement import HOME, LEFT_MS, MOVED_MS, PLACE, Place, Placements
@@ -184,3 +194,52 @@ async def test_a_look_at_all_queues_gives_way_to_others(
     look = placements.holds("another") if held else placements.queues_of("p", 2)
     rounds, _ = await rounds_beside(look)
     assert rounds >= 20
+
+
+@pytest.mark.parametrize("at", range(1, 12))
+async def test_a_queue_lies_beside_its_dead_letters_though_others_make_them_meanwhile(
+    at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, queue, letters = Clock(), QueueRef("p", "q"), QueueRef("p", "letters")
+    management, others = catalogue(clock)
+    store = Interrupted(management)
+    placements = Placements(cast(ManagementStore, store), others._registry, clock)
+    for name in ("a", "b"):
+        await others._registry.put_pool(Pool(name, f"memory://{name}", 1))
+
+    async def meanwhile() -> None:
+        await others.write(letters, Place("b"), 0)
+
+    monkeypatch.setattr(module, "pick", lambda _: "a")
+    store.at, store.meanwhile = at, meanwhile
+    with suppress(RecordChanged):  # who is slower leaves them where they are
+        await placements.decide(queue, {"_dead_letter_queue": "letters"})
+    places = [(await others.entry(one)).place.pool for one in (queue, letters)]
+    assert places in (["a", "a"], ["b", "b"])
+
+
+@pytest.mark.parametrize("at", range(1, 14))
+async def test_no_queue_stays_in_a_pool_that_is_deleted_meanwhile(
+    at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, queue, letters = Clock(), QueueRef("p", "q"), QueueRef("p", "letters")
+    management, others = catalogue(clock)
+    store = Interrupted(management)
+    registry = PoolRegistry(cast(ManagementStore, store), lambda _: StoreKind("memory"))
+    placements = Placements(cast(ManagementStore, store), registry, clock)
+    for name in ("a", "b"):
+        await others._registry.put_pool(Pool(name, f"memory://{name}", 1))
+
+    async def meanwhile() -> None:
+        with suppress(Forbidden):
+            await others._registry.delete_pool("a", others.holds)
+
+    monkeypatch.setattr(module, "pick", lambda fitting: fitting[0].name)
+    store.at, store.meanwhile = at, meanwhile
+    metadata = {"_dead_letter_queue": "letters"}
+    with suppress(Unavailable):  # who may still go by the pool that was deleted
+        await placements.decide(queue, metadata)
+    clock.advance(MOVED_MS)
+    place = await placements.decide(queue, metadata)
+    assert place.pool in await others._registry.pools()
+    assert (await others.entry(letters)).place.pool == place.pool

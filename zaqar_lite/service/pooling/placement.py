@@ -136,13 +136,17 @@ class Placements:
             place = await self._choose(queue, metadata, entry.place if entry.version else None)
         else:
             await self._check(queue, metadata, place, flavor)
+        if target is not None:
+            await self.join(target, place)
+            if (await self.entry(target)).place.pool != place.pool:
+                raise RecordChanged("Another request has put the dead-letter queue elsewhere.")
         if is_new:
             place = await self._begin(queue, place, entry)
             if place.pool is not None and place.pool not in await self._registry.pools():
-                await self._mark(queue, place)
+                for one in {queue, target or queue}:
+                    if not await self._has_record(one):
+                        await self._mark(one, place)
                 raise RecordChanged("The pool was deleted meanwhile.")
-        if target is not None:
-            await self.join(target, place)
         return place
 
     async def _check(
