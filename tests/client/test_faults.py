@@ -2,6 +2,7 @@
 
 import datetime as dt
 import email.utils
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -212,6 +213,7 @@ def test_full_jitter_spreads_over_the_whole_wait() -> None:
     assert [policy.wait(attempt) for attempt in (1, 2, 3, 4, 5)] == [0.1, 0.2, 0.4, 0.5, None]
     assert asked == [(0, 0.1), (0, 0.2), (0, 0.4), (0, 0.5)]
     assert policy.wait(1, retry_after=2) == pytest.approx(2.1)
+    assert RetryPolicy(attempts=10_000, uniform=uniform).wait(5_000) == 10
 
 
 @pytest.mark.parametrize("path", ["", "/", "/v2", "/messaging", "/messaging/v2"])
@@ -229,7 +231,7 @@ def test_the_address_of_a_server_may_have_a_path(path: str) -> None:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        with Client(f"http://127.0.0.1:{server.server_port}{path}") as client:
+        with Client(f"http://127.0.0.1:{server.server_port}{path}", timeout=math.inf) as client:
             client.ping()
         client.ping()  # one that was closed opens its connections again
         client.close()

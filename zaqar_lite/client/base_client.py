@@ -104,7 +104,7 @@ class BaseClient:
         self._auth = auth or (NoAuth() if key is None else KeyAuth(key))
         self._retries = retries or RetryPolicy()
         self._url = None if url is None else base_of(url)
-        self._timeout = timeout
+        self._timeout = min(timeout, 1e6)  # a socket takes no more than 24 days
         self._connections = connections
         if ssl_context is None and isinstance(self._auth, KeystoneAuth):
             ssl_context = self._auth.ssl_context
@@ -270,6 +270,7 @@ def base_of(url: str) -> str:
     try:
         parts = urlsplit(url)
         valid = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+        valid = valid and not parts.query and not parts.fragment
     except ValueError:  # a port that is none
         valid = False
     if not valid:

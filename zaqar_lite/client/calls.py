@@ -193,7 +193,7 @@ class RetryPolicy:
         """Return the seconds before the next try after `attempt` tries, None to give up."""
         if attempt >= self.attempts or (retry_after or 0) > self.patience:
             return None
-        jitter = self.uniform(0, min(self.cap, self.base * 2 ** (attempt - 1)))
+        jitter = self.uniform(0, min(self.cap, self.base * 2 ** min(attempt - 1, 60)))
         return (retry_after or 0) + jitter
 
 

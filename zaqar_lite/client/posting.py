@@ -149,7 +149,7 @@ class Posting(Generic[T]):
         try:
             message = self._keyed(item)
             encoded = self._client.encode(self._queue, message)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             if self._options.on_rejected is None:
                 raise
             self._reject(Rejected(index, item, error))

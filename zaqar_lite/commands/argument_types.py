@@ -58,6 +58,8 @@ def json_or_text(text: str) -> Any:  # noqa: ANN401 - any JSON
         return json.loads(text)
     except ValueError:
         return text
+    except RecursionError:
+        raise UsageError("it is nested too deeply to be JSON") from None
 
 
 def pair(text: str) -> tuple[str, str]:
@@ -109,9 +111,9 @@ def instant(text: str) -> dt.datetime:
     """Read a point in time, for argparse; one without a zone is in this machine's."""
     try:
         at = dt.datetime.fromisoformat(text)
-    except ValueError:
+        return at if at.tzinfo is not None else at.astimezone()
+    except (ValueError, OverflowError):
         raise UsageError(f"a time such as 2030-12-24T18:00Z is needed, not {text!r}") from None
-    return at if at.tzinfo is not None else at.astimezone()
 
 
 def flag(parser: "argparse._ActionsContainer", option: str, text: str) -> None:
