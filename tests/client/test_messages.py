@@ -194,7 +194,7 @@ def test_one_bad_message_does_not_stop_the_others(client: Client, queue: str) ->
     items[4] = NewMessage(body=4, ttl=1)
     items[11] = RawBody(b"{not json")
     items[12] = float("nan")
-    items[13] = functools.reduce(lambda inner, _: [inner], range(5_000), [])
+    items[13] = functools.reduce(lambda inner, _: [inner], range(5_000), list[object]())
     summary = client.post_all(queue, items, batch_size=10, on_rejected=rejected.append)
     assert summary.messages == 26
     assert summary.rejected == 4
