@@ -9,7 +9,8 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, TypeVar, cast
 
 from redis.asyncio.sentinel import Sentinel
 from redis.exceptions import RedisError
@@ -51,10 +52,9 @@ class Router(ABC):
         self._address = address
         self._clock = clock
         self._links: dict[Lane, Link] = {}
-        self._opening: dict[Lane, asyncio.Task[Link]] = {}
         self._failed: dict[Lane, tuple[float, str]] = {}
         self._turns: defaultdict[Any, FairTurns] = defaultdict(lambda: FairTurns(LONG_AT_ONCE))
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._shared: dict[object, asyncio.Task[Any]] = {}
 
     def keep_to_slots(self) -> None:
         """Stop operations from registering queues: in a cluster that index is in another slot."""
@@ -171,22 +171,19 @@ class Router(ABC):
         at, reason = self._failed.get(lane, (0.0, ""))
         if now - at < _RETRY_AFTER:
             raise ConnectionLost(reason, sent=False)
-        task = self._opening.get(lane)
+        return await self.once(lane, partial(self._open_now, lane))
+
+    async def once(self, name: object, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Do work once for all who ask for it at a time; it ends with the router, not with them."""
+        task = self._shared.get(name)
         if task is None:
-            task = self._opening[lane] = self.begin(self._open_now(lane))
-            task.add_done_callback(lambda _: self._opening.pop(lane, None))
-        # Shielded: a caller that goes away must not take the connection of the others with it.
-        return await asyncio.shield(task)
+            task = self._shared[name] = asyncio.create_task(work())
+            task.add_done_callback(partial(self._forget_shared, name))
+        # Shielded: a caller that goes away must not take the work of the others with it.
+        return cast(T, await asyncio.shield(task))
 
-    def begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Start work that several callers may await; it ends with the router, not with them."""
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._forget_task)
-        return task
-
-    def _forget_task(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
+    def _forget_shared(self, name: object, task: asyncio.Task[Any]) -> None:
+        del self._shared[name]
         if not task.cancelled():
             task.exception()  # who waited may have gone: nobody else would look at it
 
@@ -227,7 +224,7 @@ class Router(ABC):
 
     async def close(self) -> None:
         """Close all links, also those that are being opened."""
-        tasks = list(self._tasks)
+        tasks = list(self._shared.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -254,18 +251,15 @@ class SentinelRouter(Router):
     def __init__(self, address: Address, clock: Clock) -> None:
         super().__init__(address, clock)
         self._master: tuple[str, int] | None = None
-        self._asking: asyncio.Task[tuple[str, int]] | None = None
 
     async def node_of(self, slot: int) -> Any:  # noqa: ANN401
         """The master."""
         if self._master is None:
-            if self._asking is None or self._asking.done():
-                self._asking = self.begin(self._ask())
-            self._master = await asyncio.shield(self._asking)
+            self._master = await self.once("master", self._ask)
         return self._master
 
     async def _ask(self) -> tuple[str, int]:
-        """Ask the sentinels for the master, once for all waiting callers."""
+        """Ask the sentinels for the master."""
         timeout = self._address.timeout
         options = {"socket_timeout": timeout, "socket_connect_timeout": timeout}
         sentinel = Sentinel(list(self._address.hosts), **options)  # type: ignore[no-untyped-call]
@@ -307,14 +301,11 @@ class ClusterRouter(Router):
         self._map: dict[int, tuple[str, int]] = {}
         self._outsider: tuple[str, int] | None = None
         """The last node that was cut off from the others, and may know an old map."""
-        self._reading: asyncio.Task[None] | None = None
 
     async def node_of(self, slot: int) -> Any:  # noqa: ANN401
         """The master that the cluster's map names."""
         if slot not in self._map:
-            if self._reading is None or self._reading.done():
-                self._reading = self.begin(self._read_map())
-            await asyncio.shield(self._reading)
+            await self.once("map", self._read_map)
         try:
             return self._map[slot]
         except KeyError:

@@ -1,8 +1,7 @@
 """Run the script of an operation on a queue, and act on its reply."""
 
-import asyncio
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from zaqar_lite.domain.attempts import Backoff
@@ -29,7 +28,6 @@ class Runner:
     def __init__(self, connection: Connection) -> None:
         self.router = connection.router
         self.follow_ups = connection.follow_ups
-        self._completing: dict[QueueRef, asyncio.Task[None]] = {}
         self._armed: dict[QueueRef, int] = {}
 
     async def run(
@@ -102,11 +100,7 @@ class Runner:
         Waiting calls continue in the order in which they came, so many long posts can't keep a
         reader out.
         """
-        task = self._completing.get(queue)
-        if task is None:
-            task = self._completing[queue] = self.router.begin(self._publish(queue))
-            task.add_done_callback(lambda _: self._completing.pop(queue, None))
-        await asyncio.shield(task)
+        await self.router.once(queue, partial(self._publish, queue))
 
     async def _publish(self, queue: QueueRef) -> None:
         status = b"more"

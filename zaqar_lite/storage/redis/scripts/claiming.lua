@@ -227,15 +227,15 @@ operation('settle', ALWAYS, {version = true}, function()
     extended[i] = until_when
   end
 
-  local function let_go_of(i, rest, what)
-    local position, track = live.positions[i], live.tracks[i]
+  local function let_go_of(i, track, what)
+    local position = live.positions[i]
     left_claim[position], left_claim.count = true, left_claim.count + 1
     if what.act == 'A' then
       leave(gone, position, track, live.records[i])
       return
     end
-    local row = {position = position, track = track, ending = ending_of(rest, what), record = live.records[i],
-      history = false}
+    local row = {position = position, track = track, ending = ending_of(track:sub(T.claim_count), what),
+      record = live.records[i], history = false}
     rows[#rows + 1] = row
     bytes = bytes + size_of_history(position, track)
     if row.ending.reason then
@@ -243,21 +243,14 @@ operation('settle', ALWAYS, {version = true}, function()
     end
   end
 
-  -- Who holds a message, by the part of its track behind its expiry: 'mine' if this claim does, 'H' if
-  -- another one does, else the outcome by which this claim released it, or false.
-  local standings = {}
-  local function standing_of(rest)
-    local standing = standings[rest]
-    if standing == nil then
-      local is_its, flags = rest:sub(S.claim_id, S.origin_size - 1) == claim_id, rest:byte(S.flags)
-      if bit.band(flags, HELD) ~= 0 and struct.unpack('>I6', rest, S.held_until) > now then
-        standing = is_its and 'mine' or 'H'
-      else
-        standing = is_its and bit.band(flags, 7)
-      end
-      standings[rest] = standing
+  -- Who holds a message, by its track: 'mine' if this claim does, 'H' if another one does, else the outcome by which
+  -- this claim released it, or false.
+  local function standing_of(track)
+    local is_its = claim_of(track) == claim_id
+    if is_held(track) then
+      return is_its and 'mine' or 'H'
     end
-    return standing
+    return is_its and bit.band(track:byte(T.flags), 7)
   end
 
   local function outcome_of(what, i)
@@ -265,17 +258,16 @@ operation('settle', ALWAYS, {version = true}, function()
       return 'N'
     end
     local track = live.tracks[i]
-    local rest = track and track:sub(T.claim_count)
-    local standing = track and standing_of(rest)
+    local standing = track and standing_of(track)
     if standing == 'H' then
       return 'H'
     elseif standing == 'mine' then
       if what.act == 'X' and target == '' then
         return 'T'
       elseif what.act == 'E' then
-        extend(i, rest, what)
+        extend(i, track:sub(T.claim_count), what)
       else
-        let_go_of(i, rest, what)
+        let_go_of(i, track, what)
       end
       return 'D'
     end
