@@ -3,7 +3,7 @@
 import asyncio
 import gc
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -109,27 +109,28 @@ async def test_a_router_that_is_closed_connects_no_more(silent: Silent, kind: st
 async def test_the_map_of_a_cluster_is_asked_from_nodes_that_are_not_cut_off() -> None:
     """A node that lost the others knows an old map, and refuses what it had."""
 
-    async def serve(answers: dict[bytes, bytes], *streams: Any) -> None:
-        reader, writer = streams
-        while line := await reader.readline():
-            words = [
-                (await reader.readuntil(b"\r\n"), await reader.readuntil(b"\r\n"))[1]
-                for _ in range(int(line[1:]))
-            ]
-            writer.write(answers.get(words[0].strip(), b"+OK\r\n"))
+    served: list[asyncio.Task[Any] | None] = []
+
+    async def serve(
+        answers: dict[bytes, bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        served.append(asyncio.current_task())
+        with suppress(ConnectionError):
+            while line := await reader.readline():
+                lines = [await reader.readline() for _ in range(2 * int(line[1:]))]
+                writer.write(answers.get(lines[1].strip(), b"+OK\r\n"))
         writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
 
     async with AsyncExitStack() as stack:
-        answers: list[dict[bytes, bytes]] = [
-            {b"ECHO": b"-CLUSTERDOWN\r\n"},
-            {b"ECHO": b"+here\r\n"},
-        ]
         ports = []
-        for one in answers:
-            server = await asyncio.start_server(partial(serve, one), "127.0.0.1", 0)
+        for answer in (b"-CLUSTERDOWN\r\n", b"+here\r\n"):
+            answers = {b"ECHO": answer}
+            server = await asyncio.start_server(partial(serve, answers), "127.0.0.1", 0)
             await stack.enter_async_context(server)
             ports.append(server.sockets[0].getsockname()[1])
-            one[b"CLUSTER"] = (
+            answers[b"CLUSTER"] = (
                 b"*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:%d\r\n" % ports[-1]
             )
         uri = "redis+cluster://" + ",".join(f"127.0.0.1:{port}" for port in ports)
@@ -138,3 +139,4 @@ async def test_the_map_of_a_cluster_is_asked_from_nodes_that_are_not_cut_off() -
             await router.command(0, "ECHO", "a")
         assert await router.command(0, "ECHO", "a") == b"here"
         await router.close()
+        await asyncio.gather(*filter(None, served))
