@@ -136,6 +136,20 @@ def test_a_renewed_certificate_is_shown_and_a_broken_one_is_not(tmp_path: Path) 
         server.wait_for(lambda: subject(server.port) == "first")
 
 
+def resumed(
+    port: int, context: ssl.SSLContext, session: ssl.SSLSession | None = None
+) -> ssl.SSLSession | None:
+    """Go on with a session, or begin one; answer it, None where the client is not let in."""
+    with (
+        contextlib.suppress(OSError),
+        socket.create_connection(("127.0.0.1", port), timeout=20) as raw,
+        context.wrap_socket(raw, server_hostname="localhost", session=session) as secure,
+    ):
+        secure.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        return secure.session if secure.recv(4096) else None
+    return None
+
+
 def test_clients_must_have_a_certificate_where_an_authority_is_named(tmp_path: Path) -> None:
     cert, key = make_certificate(tmp_path, "first")
     mine, my_key = make_certificate(tmp_path, "client")
@@ -157,11 +171,16 @@ def test_clients_must_have_a_certificate_where_an_authority_is_named(tmp_path: P
             with pytest.raises(Unreachable):
                 ping(stranger)
         ping((mine, my_key))
+        context = ssl.create_default_context(cafile=cert)
+        context.load_cert_chain(mine, my_key)
+        session = resumed(server.port, context)
+        assert session is not None
         authority.write_bytes(other.read_bytes())  # another one from now on
         server.wait_for(lambda: "was read again" in server.log())
         ping((other, other_key))
         with pytest.raises(Unreachable):
             ping((mine, my_key))
+        assert resumed(server.port, context, session) is None
 
 
 class Strict(ssl.SSLContext):

@@ -61,6 +61,10 @@ class Certificate:
             if self._client_ca is not None:
                 context.load_verify_locations(self._client_ca)
                 context.verify_mode = ssl.CERT_REQUIRED
+                # Who resumes a session shows no certificate again, for two hours. Those of TLS 1.2
+                # that have an id Python can't turn off.
+                context.options |= ssl.OP_NO_TICKET
+                context.num_tickets = 0
         except OSError as exc:  # those of ssl are too
             raise ConfigurationError(f"tls_cert, tls_key, tls_client_ca: {_why(exc)}.") from None
         return context
