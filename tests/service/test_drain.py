@@ -4,6 +4,7 @@ import asyncio
 import operator
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
@@ -156,7 +157,7 @@ async def draining(pools: Pools) -> AsyncIterator[None]:
 
 
 async def until_over(pools: Pools) -> Drain:
-    return await until(lambda: pools.drains.get("old"), lambda drain: drain.is_over)
+    return await until(lambda: pools.drains.kind.get("", "old"), lambda drain: drain.is_over)
 
 
 async def until_place(pools: Pools, wanted: Place) -> None:
@@ -166,7 +167,8 @@ async def until_place(pools: Pools, wanted: Place) -> None:
 
 async def until_problem(pools: Pools, text: str) -> None:
     """Wait until the drain tells a problem."""
-    await until(lambda: pools.drains.get("old"), lambda drain: text in (drain.problem or ""))
+    found = partial(pools.drains.kind.get, "", "old")
+    await until(found, lambda drain: text in (drain.problem or ""))
 
 
 @pytest.fixture
@@ -306,7 +308,7 @@ async def test_keyed_posts_are_known_across_the_move(pools: Pools) -> None:
         assert raised.value.index == 0
         assert set(await pools.listed()) == {first, new, *(one for one, _ in whole)}
         await until_problem(pools, "idempotency keys")
-        drain = await pools.drains.get("old")
+        drain = await pools.drains.kind.get("", "old")
         assert (drain.is_over, drain.queues) == (False, 1)
         assert await pools.placements.holds("old") == QUEUE
         pools.clock.advance(OPTIONS.idempotency_window_ms)
@@ -322,7 +324,7 @@ async def test_a_queue_moves_on_when_the_pool_before_has_forgotten_its_keys(pool
         await pools.registry.put_pool(Pool("newer", "memory://newer", 1))
         await pools.registry.put_pool(Pool("new", "memory://new", 0))
         await pools.drains.begin("new")
-        drain = await until(lambda: pools.drains.get("new"), lambda drain: drain.problem)
+        drain = await until(lambda: pools.drains.kind.get("", "new"), lambda drain: drain.problem)
         assert "forgets" in (drain.problem or "")
         assert await pools.post_keyed("1") == [(first[0][0], True)]
         pools.clock.advance(OPTIONS.idempotency_window_ms)
@@ -368,11 +370,11 @@ async def test_drains_of_many_pools_go_on_and_are_forgotten_after_their_end(pool
     async with draining(pools):
         await until_over(pools)
         assert await pools.consume() == posted
-        assert (await pools.drains.get("a-99")).is_over
+        assert (await pools.drains.kind.get("", "a-99")).is_over
         pools.clock.advance(KEPT_MS)
     assert not await pools.management.list_records(DRAIN, "", limit=1)
     with pytest.raises(NotFound):
-        await pools.drains.get("old")
+        await pools.drains.kind.get("", "old")
 
 
 @pytest.mark.parametrize("other", ["pool", "own"])

@@ -152,12 +152,12 @@ async def test_the_last_twenty_jobs_of_a_kind_are_kept() -> None:
 async def test_a_process_knows_for_some_seconds_that_another_serves_requests() -> None:
     one = Composed()
     jobs = one.jobs()
-    await jobs.note_requests("one")
-    assert (await jobs.has_others("one"), await jobs.has_others("two")) == (False, True)
-    await jobs.note_requests("two")
-    assert await jobs.has_others("one")
+    assert not await jobs.has_others("one", serves=True)
+    assert await jobs.has_others("two", serves=False)
+    assert await jobs.has_others("two", serves=True)
+    assert await jobs.has_others("one", serves=False)
     one.clock.advance(MINUTE)
-    assert not await jobs.has_others("three")
+    assert not await jobs.has_others("three", serves=False)
 
 
 async def test_messages_that_take_long_to_match_are_looked_at_in_steps() -> None:

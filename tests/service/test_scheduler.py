@@ -3,15 +3,18 @@
 import asyncio
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tests.service.composed import Composed
+from tests.service.test_subscriptions import Interrupted
 from tests.waiting import rounds_beside
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import (
@@ -133,11 +136,57 @@ async def test_what_is_over_leaves_nothing_in_the_index(place: Place) -> None:
         place.clock.advance(MINUTE)
         await place.run()
     assert len(await place.schedules.index.page(DUE_PROJECT, None, 100)) == 1
-    await place.schedules.kind.delete("p", "s")
-    place.clock.advance(MINUTE)
+    await place.schedules.kind.delete("p", "s")  # as by a server that was killed then
+    place.clock.advance(2 * MINUTE)
     assert [(await one.step())[0] for one in place.schedulers] == [1, 0]
     assert len(await place.schedules.index.page(DUE_PROJECT, None, 100)) == 0
     assert len(await place.posted()) == 3
+
+
+async def test_changes_and_deletions_leave_nothing_in_the_index(place: Place) -> None:
+    for minute in range(3):
+        await place.put(at=f"2090-01-01T00:0{minute}:00Z")
+        later = {"at": f"2090-01-01T01:0{minute}:00Z"}
+        await place.schedules.change("p", "s", partial(replace, **later))
+    assert len(await place.schedules.index.page(DUE_PROJECT, None, 100)) == 1
+    await place.schedules.delete("p", "s")
+    assert len(await place.schedules.index.page(DUE_PROJECT, None, 100)) == 0
+    await place.schedules.delete("p", "s")
+
+
+def put_again(schedules: Schedules) -> Awaitable[object]:
+    return schedules.put("p", "s", plan(at="2030-01-01T01:00:00Z"))
+
+
+def delete(schedules: Schedules) -> Awaitable[object]:
+    return schedules.delete("p", "s")
+
+
+def put_later(schedules: Schedules) -> Awaitable[object]:
+    return schedules.put("p", "s", plan(at="2030-01-01T02:00:00Z"))
+
+
+@pytest.mark.parametrize("inner", [put_again, put_later, delete])
+@pytest.mark.parametrize("outer", [put_again, put_later, delete])
+@pytest.mark.parametrize("at", range(1, 9))
+async def test_what_is_written_meanwhile_has_its_entry(
+    at: int,
+    outer: Callable[[Schedules], Awaitable[object]],
+    inner: Callable[[Schedules], Awaitable[object]],
+) -> None:
+    """Between any two calls of the store another request may do all of its own."""
+    one = Composed()
+    store = Interrupted(one.management)
+    other = Schedules(one.management, one.messages, one.clock)
+    schedules = Schedules(cast(ManagementStore, store), one.messages, one.clock)
+    at_hour_0 = int(datetime(2030, 1, 1, tzinfo=UTC).timestamp() * 1000)
+    one.clock.advance(at_hour_0 - one.clock.now_ms())
+    await put_again(other)
+    store.at, store.meanwhile = at, lambda: inner(other)
+    await outer(schedules)
+    found = await other.kind.find("p", "s")
+    entries = {entry.at for entry in await other.index.page(DUE_PROJECT, None, 100)}
+    assert found is None or found.due_at in entries
 
 
 @pytest.mark.parametrize(

@@ -318,13 +318,13 @@ class Held(Generic[T]):
         """
         self.version = await self.kind.put(self.project, self.name, self.value, self.version)
 
-    async def delete(self) -> None:
-        """Delete the record.
+    async def delete(self) -> bool:
+        """Delete the record; answer whether there was one.
 
         Raises:
             RecordChanged: another process has written it.
         """
-        await self.kind.management.delete_record(
+        return await self.kind.management.delete_record(
             self.kind.name, self.project, self.name, expected=self.version
         )
 

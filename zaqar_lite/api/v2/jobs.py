@@ -220,7 +220,7 @@ class ScheduleActions:
 
     async def remove(self, request: Request) -> None:
         """End a schedule."""
-        await self._schedules.kind.delete(request.project, request.path_values[0])
+        await self._schedules.delete(request.project, request.path_values[0])
 
     def shown(self, schedule: Schedule, *, detailed: bool = True) -> dict[str, Any]:
         """Write a schedule, and when it fires next."""

@@ -120,7 +120,7 @@ class PoolActions:
     )
     async def show_pool_drain(self, request: Request) -> Response:
         """Tell how far a pool is drained."""
-        return Response(200, _drain(await self._drains.get(request.path_values[0])))
+        return Response(200, _drain(await self._drains.kind.get("", request.path_values[0])))
 
     async def page(self, request: Request, marker: str | None, limit: int) -> Sequence[Pool]:
         """Read some pools."""

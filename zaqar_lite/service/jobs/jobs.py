@@ -161,14 +161,11 @@ class Jobs:
         """The job of a kind that runs in a queue, and the version of its record."""
         return await self._running.read(queue.project, running_name(queue, act))
 
-    async def note_requests(self, process: str) -> None:
-        """Note for some seconds that a process serves requests."""
-        await self.management.put_record(
-            BESIDE, "", process, b"{}", expected=None, ttl_ms=_BESIDE_MS
-        )
-
-    async def has_others(self, process: str) -> bool:
-        """Whether another process serves requests."""
+    async def has_others(self, process: str, *, serves: bool) -> bool:
+        """Whether another process serves requests; that this one `serves` is kept for a while."""
+        if serves:
+            put = self.management.put_record
+            await put(BESIDE, "", process, b"{}", expected=None, ttl_ms=_BESIDE_MS)
         found = await self.management.list_records(BESIDE, "", limit=2)
         return any(record.name != process for record in found)
 
@@ -324,8 +321,8 @@ class JobRunner(BackgroundWorker):
         rest, tells = _LOOK_EVERY, self._holder.shared
         async for work in self._jobs.running():
             if tells:
-                await self._tell_processes()
-                tells = False
+                serves, tells = self._serves_requests(), False
+                self._has_others = await self._jobs.has_others(self._holder.name, serves=serves)
             key = work.project, work.name
             if key in self._running:
                 continue
@@ -334,12 +331,6 @@ class JobRunner(BackgroundWorker):
             elif self._has_place(work.project):
                 self._running[key] = asyncio.create_task(self._run(work), name="job")
         return rest
-
-    async def _tell_processes(self) -> None:
-        """Tell the processes that run jobs if this one serves requests, and learn of theirs."""
-        if self._serves_requests():
-            await self._jobs.note_requests(self._holder.name)
-        self._has_others = await self._jobs.has_others(self._holder.name)
 
     def _serves_requests(self) -> bool:
         """Whether this process has, or had a moment ago, several requests in a second."""

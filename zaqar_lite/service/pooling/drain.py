@@ -97,13 +97,13 @@ class Drain(Lease, omit_defaults=True):
 
 
 class Drains:
-    """Begin to drain pools, and tell how far it is."""
+    """Begin to drain pools; their records tell how far that is, or how it ended."""
 
     def __init__(self, management: ManagementStore, registry: PoolRegistry, clock: Clock) -> None:
         self.kind = Kind[Drain](
             management,
             DRAIN,
-            "The drain of",
+            "The drain of the pool",
             Drain,
             lives=lambda drain: KEPT_MS if drain.is_over else None,
         )
@@ -129,17 +129,6 @@ class Drains:
             return Drain(pool, secrets.token_hex(8), self._clock.now_ms())
 
         return (await self.kind.write("", pool, build))[0]
-
-    async def get(self, pool: str) -> Drain:
-        """How far the draining of a pool is, or how it ended.
-
-        Raises:
-            NotFound: it was never drained, or that is forgotten.
-        """
-        drain = await self.kind.find("", pool)
-        if drain is None:
-            raise NotFound(f"The pool {pool} was never drained.")
-        return drain
 
 
 @dataclass(eq=False, repr=False)

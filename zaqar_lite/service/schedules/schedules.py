@@ -2,14 +2,14 @@
 
 A schedule is a record of its project. An index finds what is due: it has one more record for each
 schedule, an entry, whose name begins with the next instant. The entry is written before the
-schedule names that instant, and removed after the schedule has passed it. So a schedule that fires
-always has an entry, and the first entry of all is due first. A crash may leave an entry for an
-instant that its schedule does not name; it is removed when it is found.
+schedule names that instant, and removed after the schedule has passed it, has another one, or is
+deleted. So a schedule that fires always has an entry, and the first entry of all is due first. A
+crash may leave an entry for an instant that its schedule does not name; it is removed then.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from itertools import islice, takewhile
@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from zaqar_lite.domain.clock import Clock, read_instant
 from zaqar_lite.domain.errors import (
@@ -33,7 +34,7 @@ from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.background import Background, BackgroundWorker, LoggedErrors
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.post_validation import Draft
-from zaqar_lite.service.records import Held, Kind, Most
+from zaqar_lite.service.records import Held, Kind, Most, retried
 from zaqar_lite.service.schedules.timing import (
     LAST,
     Cron,
@@ -237,6 +238,12 @@ def _index(management: ManagementStore) -> Kind[DueEntry]:
     )
 
 
+def _key(project: str, schedule: Schedule) -> str:
+    """The name of the entry of a schedule's next instant."""
+    owner = sha256(f"{project}/{schedule.name}".encode()).hexdigest()[:32]
+    return f"{schedule.due_at:0{_DIGITS}d}-{owner}"
+
+
 class Schedules:
     """The schedules of one store."""
 
@@ -263,12 +270,9 @@ class Schedules:
         async def build(_: Schedule | None) -> Schedule:
             schedule = Schedule(name, plan, self._clock.now_ms())
             schedule.set_next(schedule.created_at)
-            await self._add_entry(project, schedule)
             return schedule
 
-        made = await self.kind.write(project, name, build)
-        self.wake_scheduler()
-        return made
+        return await self._write(project, name, build)
 
     async def change(self, project: str, name: str, apply: Callable[[Plan], Plan]) -> Schedule:
         """Change the plan of a schedule by `apply`; its counts stay.
@@ -281,19 +285,30 @@ class Schedules:
             Invalid: it would break a rule.
         """
 
-        async def change(schedule: Schedule) -> Schedule:
-            instant, now = schedule.next, self._clock.now_ms()
-            schedule = msgspec.structs.replace(schedule, plan=apply(schedule.plan))
+        async def build(old: Schedule | None) -> Schedule:
+            if old is None:
+                raise NotFound(f"Schedule {name[:64]} does not exist.")
+            now, schedule = self._clock.now_ms(), replace(old, plan=apply(old.plan))
             await self._check(name, schedule.plan)
-            schedule.set_next(min(now, instant - 1))
-            if schedule.next != instant:
+            schedule.set_next(min(now, old.next - 1))
+            if schedule.next != old.next:
                 schedule.set_next(now)
-            await self._add_entry(project, schedule)
             return schedule
 
-        changed = await self.kind.change(project, name, change)
-        self.wake_scheduler()
-        return changed
+        return (await self._write(project, name, build))[0]
+
+    @retried("The schedule {2:.64}")
+    async def delete(self, project: str, name: str) -> None:
+        """Delete a schedule, if it is there, also one that can't be read; its messages stay."""
+        try:
+            held = await self.read(project, name)
+        except (Unavailable, msgspec.MsgspecError):
+            await self.kind.delete(project, name)
+            return
+        if held is not None:
+            entry = await self._entry(project, held.value)
+            if await held.delete():
+                await self._remove(*entry)
 
     async def read(self, project: str, name: str) -> Held[Schedule] | None:
         """Read a schedule to change it, unless somebody else does."""
@@ -361,15 +376,47 @@ class Schedules:
         def note(found: Schedule) -> Schedule:
             if (found.created_at, found.firing) != (schedule.created_at, schedule.firing):
                 return found  # it was made anew, or another process was faster
-            return msgspec.structs.replace(found, **done)
+            return replace(found, **done)
 
         with suppress(NotFound):
             await self.kind.change(project, schedule.name, note)
 
+    async def _write(
+        self, project: str, name: str, build: Callable[[Schedule | None], Awaitable[Schedule]]
+    ) -> tuple[Schedule, bool]:
+        """Write a schedule after its entry, and remove the entry that it had; tell if it is new."""
+        entry, version = "", 0
+
+        async def with_entry(old: Schedule | None) -> Schedule:
+            nonlocal entry, version
+            if old is not None:
+                entry, version = await self._entry(project, old)
+            new = await build(old)
+            await self._add_entry(project, new)
+            return new
+
+        new, is_new = await self.kind.write(project, name, with_entry)
+        # While it is posted for an instant, whoever goes on after a crash needs its entries.
+        if entry != _key(project, new) and not new.firing:
+            await self._remove(entry, version)
+        self.wake_scheduler()
+        return new, is_new
+
+    async def _entry(self, project: str, schedule: Schedule) -> tuple[str, int]:
+        """The entry of a schedule's next instant by its name, and its version; 0 without one."""
+        key = _key(project, schedule)
+        return key, (await self.index.read(DUE_PROJECT, key))[1]
+
+    async def _remove(self, entry: str, version: int) -> None:
+        """Remove an entry, unless somebody has written it again for the same instant."""
+        with LoggedErrors("an entry that a schedule left behind"):
+            if version:
+                delete = self.index.management.delete_record
+                await delete(DUE, DUE_PROJECT, entry, expected=version)
+
     async def _add_entry(self, project: str, schedule: Schedule) -> None:
         if schedule.due_at != NEVER:
-            owner = sha256(f"{project}/{schedule.name}".encode()).hexdigest()[:32]
-            key = f"{schedule.due_at:0{_DIGITS}d}-{owner}"
+            key = _key(project, schedule)
             await self.index.put(DUE_PROJECT, key, DueEntry(project, schedule.name, key), None)
 
     async def _check(self, name: str, plan: Plan) -> None:
@@ -400,6 +447,8 @@ _LONGEST_REST = 1.0
 """Seconds between two looks at most: so late a process sees what another one has scheduled."""
 _IDLE = 5.0
 """The same while there is nothing in the index."""
+_STALE_MS = 60_000
+"""How long after an entry its schedule is written at the latest."""
 _POSTING_MS = 5_000
 """How long other processes leave a schedule alone that a process has begun to post for."""
 
@@ -448,21 +497,17 @@ class Scheduler(BackgroundWorker):
         return False
 
     async def _handle(self, due: DueEntry) -> bool:
-        held = await self._schedules.read(due.project, due.name)
-        if held is None:
-            await self._schedules.index.delete(DUE_PROJECT, due.key)
-            return True
-        schedule, now = held.value, self._clock.now_ms()
-        if schedule.firing:
-            if 0 <= now - schedule.firing_since < _POSTING_MS:
+        held, now = await self._schedules.read(due.project, due.name), self._clock.now_ms()
+        if held is not None and held.value.firing:
+            if 0 <= now - held.value.firing_since < _POSTING_MS:
                 return False
-            await self._post(due, schedule, again=True)
-        elif schedule.due_at < due.at:
-            return False  # an earlier entry of the schedule comes first
-        elif schedule.due_at > due.at:
-            await self._schedules.index.delete(DUE_PROJECT, due.key)
-        else:
+            await self._post(due, held.value, again=True)
+        elif held is not None and held.value.due_at == due.at:
             await self._begin_posting(due, held, now)
+        elif (held is not None and held.value.due_at < due.at) or now - due.at < _STALE_MS:
+            return False  # an earlier entry comes first, or its schedule is about to be written
+        else:
+            await self._schedules.index.delete(DUE_PROJECT, due.key)
         return True
 
     async def _begin_posting(self, due: DueEntry, held: Held[Schedule], now: int) -> None:
