@@ -29,12 +29,12 @@ from zaqar_lite.domain.models import Message, Origin
 from zaqar_lite.domain.posts import IdempotencyKey, KnownKey, NewMessage, OutboxEntry
 from zaqar_lite.domain.settlements import Act, Settlement
 from zaqar_lite.storage.redis.keys import tag_of
-from zaqar_lite.storage.redis.layout import ATTEMPT, ORIGIN, RECORD, TRACK, fields_of, struct_of
+from zaqar_lite.storage.redis.layout import ATTEMPT, ORIGIN, RECORD, TRACK, packed, struct_of
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _HEX = re.compile(r"[0-9a-f]{32}")
 _FLAGS_AND_OFFSET = Struct(">BH")
-_RECORD, _TRACK = struct_of(RECORD), struct_of(TRACK)
+_RECORD, _TRACK, _ORIGIN, _ATTEMPT = map(struct_of, (RECORD, TRACK, ORIGIN, ATTEMPT))
 _OUTBOX_MESSAGE = Struct(">IIH")
 _HAS_HEADERS, _HAS_GROUP, _IS_APART = 2, 4, 8
 _FLAGS_AT = sum(RECORD.values()) - RECORD["body_at"] - RECORD["flags"]
@@ -200,7 +200,7 @@ def read_message(
             elif state & _PARKED:
                 parked_until = until
         if origin_length > _NO_ORIGIN:
-            message_id, origin = _read_origin(track)
+            message_id, origin = _read_origin(track, origin_length - _NO_ORIGIN)
     return Message(
         message_id.hex(),
         _number(position, "big"),
@@ -223,53 +223,32 @@ def read_message(
 
 def pack_letter(message: Message) -> bytes:
     """Write a message of another store as `accept` takes it, behind its number."""
+    expires, ttl, due = message.expires_at, message.ttl_ms, message.delay_expires_at or 0
     client = pack_client(message.client_id or "")
     flags, headers = pack_headers(message.headers) if message.headers else (0, b"")
-    due = message.delay_expires_at or 0
-    instants = message.expires_at.to_bytes(6, "big") + message.ttl_ms.to_bytes(5, "big")
-    record = b"".join(
-        (
-            message.created_at.to_bytes(6, "big"),
-            instants,
-            due.to_bytes(6, "big"),
-            os.urandom(8),
-            _FLAGS_AND_OFFSET.pack(flags, _RECORD.size + len(client) + len(headers)),
-            client,
-            headers,
-            message.body,
-        )
-    )
+    body_at = _RECORD.size + len(client) + len(headers)
+    record = packed(RECORD, message.created_at, expires, ttl, due, os.urandom(8), flags, body_at)
     history = b"".join(map(_pack_attempt, message.attempts))
     origin = _pack_origin(message.id, message.origin)
-    track = b"".join(
-        (
-            instants,
-            message.claim_count.to_bytes(4, "big"),
-            bytes(16),
-            (_NO_ORIGIN + len(origin)).to_bytes(2, "big"),
-            bytes((_WAITS * bool(due) | _REMEMBERED * bool(history),)),
-            bytes(12),
-            message.failure_count.to_bytes(4, "big"),
-            origin,
-            pack_client(message.attempts[-1].client_id or "" if message.attempts else ""),
-        )
-    )
+    last_client = pack_client(message.attempts[-1].client_id or "" if message.attempts else "")
+    state = _WAITS * bool(due) | _REMEMBERED * bool(history)
+    counts, size = (message.claim_count, message.failure_count), _NO_ORIGIN + len(origin)
+    track = packed(TRACK, expires, ttl, counts[0], bytes(16), size, state, 0, 0, counts[1])
+    track += origin + last_client
     sizes = len(track).to_bytes(2, "big"), len(history).to_bytes(4, "big")
-    return b"".join((sizes[0], track, sizes[1], history, record))
+    return b"".join((sizes[0], track, sizes[1], history, record, client, headers, message.body))
 
 
 def _pack_origin(message_id: str, origin: Origin | None) -> bytes:
     """Write the id and the origin of a letter; no source where there is none."""
+    own_id = bytes.fromhex(message_id)
     if origin is None:
-        return bytes.fromhex(message_id) + bytes(26) + b"\x00" + pack_client("")
+        return packed(ORIGIN, own_id, 0, 0, 0, bytes(16)) + b"\x00" + pack_client("")
     claim = bytes(16) if origin.last_claim_id is None else bytes.fromhex(origin.last_claim_id)
+    count = min(origin.claim_count, 0xFFFFFF)
     return b"".join(
         (
-            bytes.fromhex(message_id),
-            origin.moved_at.to_bytes(6, "big"),
-            bytes((origin.redriven,)),
-            min(origin.claim_count, 0xFFFFFF).to_bytes(3, "big"),
-            claim,
+            packed(ORIGIN, own_id, origin.moved_at, origin.redriven, count, claim),
             sized(origin.source, 1),
             pack_client(origin.last_client_id or ""),
             origin.reason.encode(),
@@ -278,13 +257,11 @@ def _pack_origin(message_id: str, origin: Origin | None) -> bytes:
 
 
 def _pack_attempt(attempt: Attempt) -> bytes:
+    outcome = _OUTCOMES.index(attempt.outcome, 1)
+    instants = attempt.claimed_at, attempt.ended_at
     rest = b"".join(
         (
-            attempt.number.to_bytes(4, "big"),
-            attempt.claimed_at.to_bytes(6, "big"),
-            attempt.ended_at.to_bytes(6, "big"),
-            attempt.delay_ms.to_bytes(6, "big"),
-            bytes((_OUTCOMES.index(attempt.outcome, 1),)),
+            packed(ATTEMPT, attempt.number, *instants, attempt.delay_ms, outcome),
             _NO_REASON if attempt.reason is None else sized(attempt.reason, 1),
             _NO_DETAIL if attempt.detail is None else sized(attempt.detail, 2),
             pack_client(attempt.client_id or ""),
@@ -293,21 +270,29 @@ def _pack_attempt(attempt: Attempt) -> bytes:
     return len(rest).to_bytes(2, "big") + attempt.size.to_bytes(2, "big") + rest
 
 
-def _read_origin(track: bytes) -> tuple[bytes, Origin | None]:
-    own, at = fields_of(ORIGIN, track, _TRACK.size)
-    source, client_at = _read_text(track, at, 1)
+def _read_origin(track: bytes, size: int) -> tuple[bytes, Origin | None]:
+    """The id of a message that was moved, and its origin, which has `size` bytes with the id."""
+    (
+        message_id,
+        moved_high,
+        moved,
+        redriven,
+        count_high,
+        count,
+        claim_id,
+    ) = _ORIGIN.unpack_from(track, _TRACK.size)
+    source, client_at = _read_text(track, _TRACK.size + _ORIGIN.size, 1)
     if not source:  # it came from another store, and from no queue
-        return own["message_id"], None
+        return message_id, None
     client_end = client_at + _client_length(track, client_at)
-    end = _TRACK.size + (_number(fields_of(TRACK, track)[0]["origin_size"], "big") - _NO_ORIGIN)
-    return own["message_id"], Origin(
+    return message_id, Origin(
         source=source,
-        moved_at=_number(own["moved_at"], "big"),
-        claim_count=_number(own["claim_count"], "big"),
-        last_claim_id=own["claim_id"].hex() if any(own["claim_id"]) else None,
+        moved_at=moved_high << 32 | moved,
+        claim_count=count_high << 16 | count,
+        last_claim_id=claim_id.hex() if any(claim_id) else None,
         last_client_id=_client_at_start(track[client_at:client_end]) or None,
-        reason=track[client_end:end].decode() or MAX_CLAIMS,
-        redriven=own["redriven"][0],
+        reason=track[client_end : _TRACK.size + size].decode() or MAX_CLAIMS,
+        redriven=redriven,
     )
 
 
@@ -315,16 +300,25 @@ def _read_attempts(history: bytes) -> list[Attempt]:
     found, at = [], 0
     while at < len(history):
         end = at + 4 + _number(history[at : at + 2], "big")
-        own, rest = fields_of(ATTEMPT, history, at + 4)
-        reason, rest = _read_text(history, rest, 1)
+        (
+            number,
+            claimed_high,
+            claimed,
+            ended_high,
+            ended,
+            wait_high,
+            wait,
+            outcome,
+        ) = _ATTEMPT.unpack_from(history, at + 4)
+        reason, rest = _read_text(history, at + 4 + _ATTEMPT.size, 1)
         detail, rest = _read_text(history, rest, 2)
         found.append(
             Attempt(
-                _number(own["number"], "big"),
-                _number(own["claimed_at"], "big"),
-                _number(own["ended_at"], "big"),
-                _OUTCOMES[own["outcome"][0]],
-                _number(own["wait"], "big"),
+                number,
+                claimed_high << 32 | claimed,
+                ended_high << 32 | ended,
+                _OUTCOMES[outcome],
+                wait_high << 32 | wait,
                 reason,
                 detail,
                 _client_at_start(history[rest:end]),

@@ -39,21 +39,20 @@ TRACK = {
 }
 ORIGIN = {"message_id": 16, "moved_at": 6, "redriven": 1, "claim_count": 3, "claim_id": 16}
 ATTEMPT = {"number": 4, "claimed_at": 6, "ended_at": 6, "wait": 6, "outcome": 1}
-_FORMATS = {1: "B", 2: "H", 4: "I", 5: "BI", 6: "HI", 8: "8s", 16: "16s"}
+_FORMATS = {1: "B", 2: "H", 3: "BH", 4: "I", 5: "BI", 6: "HI", 8: "8s", 16: "16s"}
 
 
 def struct_of(layout: dict[str, int]) -> Struct:
-    """A layout as Python packs it; numbers of 5 and 6 bytes are two: the high and the low one."""
+    """A layout as Python reads it; numbers of 3, 5 and 6 bytes are two: a high and a low one."""
     return Struct(">" + "".join(_FORMATS[size] for size in layout.values()))
 
 
-def fields_of(layout: dict[str, int], data: bytes, at: int = 0) -> tuple[dict[str, bytes], int]:
-    """The fields that begin at a place, and where they end."""
-    found: dict[str, bytes] = {}
-    for name, size in layout.items():
-        found[name] = data[at : at + size]
-        at += size
-    return found, at
+def packed(layout: dict[str, int], *values: int | bytes) -> bytes:
+    """Write the values of a layout's fields, in their order."""
+    return b"".join(
+        value if isinstance(value, bytes) else value.to_bytes(size, "big")
+        for value, size in zip(values, layout.values(), strict=True)
+    )
 
 
 def for_lua() -> str:
