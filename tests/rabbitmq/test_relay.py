@@ -14,12 +14,14 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import aio_pika
 import httpx
 import pytest
 from aio_pika.abc import AbstractConnection as Connection
 from aio_pika.abc import AbstractIncomingMessage
+from pamqp import decode
 
 from tests.conftest import StartServer
 from tests.keystone import Keystone, User
@@ -183,6 +185,7 @@ async def test_what_can_never_be_posted_is_parked_with_the_reason(
         "no json": (b"{", {"zaqar-queue": queue}, "not JSON"),
         "breaks out": (b'1,"ttl":60', {"zaqar-queue": queue}, "not JSON"),
         "bad ttl": (b"1", {"zaqar-queue": queue, "zaqar-ttl": "soon"}, "whole number"),
+        "long ttl": (b"1", {"zaqar-queue": queue, "zaqar-ttl": "9" * 5000}, "whole number"),
         "short ttl": (b"1", {"zaqar-queue": queue, "zaqar-ttl": 5}, "400"),
     }
     await amqp.declare(connection, TOPOLOGY)
@@ -203,6 +206,32 @@ async def test_what_can_never_be_posted_is_parked_with_the_reason(
         assert found.headers["relay-status"] == "400"
         assert reason in str(found.headers["relay-reason"])
         assert headers.items() <= found.headers.items()
+
+
+async def test_a_message_that_is_not_as_the_protocol_says_stops_no_other(
+    host: Host, connection: Connection, zaqar: ServerProcess
+) -> None:
+    """What the library can't read would end each connection on which it comes."""
+    queue, bodies = fresh(2)
+    await amqp.declare(connection, TOPOLOGY)
+    place = f"exchanges/{quote(host.name, safe='')}/amq.default/publish"
+    properties = {"message_id": "a", "timestamp": 1_700_000_000_000_000}  # in microseconds
+    for body in ("7", "8"):  # under one id: the second is refused with 409
+        message: dict[str, Any] = {
+            "properties": {**properties, "headers": {"zaqar-queue": queue}},
+            "routing_key": TOPOLOGY.targets["zaqar"],
+            "payload": body,
+            "payload_encoding": "string",
+        }
+        host.put(place, message, method="POST")
+    await publish_many(connection, queue, bodies)
+    async with relaying(host.amqp_url, zaqar.url) as (relay, *_):
+        found = await until_stored(zaqar.url, queue, 3)
+        parked = await parked_by_id(connection, 1)
+    assert found - Counter([7, 8]) == Counter(range(2))
+    assert (relay.metrics.connections, relay.metrics.parked) == (1, {"409": 1})
+    assert parked["a"].body.decode() not in {str(body) for body in found}
+    assert decode.by_type(b"\2\xff!", "shortstr") == (3, "\\xff!")
 
 
 async def parked_by_id(connection: Connection, count: int) -> dict[str, AbstractIncomingMessage]:

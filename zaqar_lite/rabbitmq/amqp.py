@@ -6,12 +6,13 @@ confirms can be awaited many at a time, which the publisher and the relay live o
 
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import aio_pika
 from aio_pika.abc import AbstractConnection
 from aio_pika.exceptions import AMQPError, ChannelNotFoundEntity, ChannelPreconditionFailed
 from aiormq.exceptions import ChannelAccessRefused, ChannelInvalidStateError
+from pamqp import decode
 from yarl import URL
 
 from zaqar_lite.domain.errors import Conflict, Forbidden, Unavailable
@@ -21,6 +22,24 @@ T = TypeVar("T")
 
 CONNECT_TIMEOUT = 10.0  # seconds
 
+
+def _timestamp(value: bytes) -> tuple[int, Any]:
+    """Read an instant; one that Python has none for, such as in microseconds, is left out."""
+    try:
+        return decode.timestamp(value)
+    except (ValueError, OverflowError):
+        return 8, None
+
+
+def _short_str(value: bytes) -> tuple[int, str]:
+    """Read a short text, such as a message's id; bytes that are not UTF-8 are written as such."""
+    end = value[0] + 1
+    return end, value[1:end].decode("utf-8", "backslashreplace")
+
+
+# A message that the library can't read ends the connection, and is the first one on the next.
+decode.METHODS |= {"timestamp": _timestamp, "shortstr": _short_str}
+decode.TABLE_MAPPING[b"T"] = _timestamp
 # What the library raises when the broker goes away, or has gone.
 LOST = (AMQPError, OSError, TimeoutError, ChannelInvalidStateError)
 

@@ -105,10 +105,8 @@ def remove(arguments: argparse.Namespace, topology: Topology) -> int:
         for name, count in waits.items():
             say(f"{count} messages wait in {name}")
     else:
-        _connected(
-            arguments,
-            lambda connection: amqp.remove(connection, topology, force=arguments.force),
-        )
+        force = arguments.force
+        _connected(arguments, lambda broker: amqp.remove(broker, topology, force=force))
     say(f"{'would remove' if arguments.dry_run else 'removed'} {topology}")
     return 0
 

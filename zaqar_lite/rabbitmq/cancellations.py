@@ -114,10 +114,8 @@ class Cancellations:
         self._read.clear()
         try:
             stream = await _stream(channel, self._topology)
-            if (
-                self._next != "first"
-                and (stream.declaration_result.message_count or 0) < self._next
-            ):
+            held = stream.declaration_result.message_count or 0
+            if self._next != "first" and held < self._next:
                 self._next = "first"  # the stream lost its beginning, or was made again
             await _write(channel, self._topology, self._mark, until=0)
             arguments: dict[str, Any] = {"x-stream-offset": self._next}

@@ -220,10 +220,9 @@ def _export(arguments: argparse.Namespace, topology: Topology) -> int:
         for name in exports.write_terraform(directory, topology, dry_run=arguments.dry_run):
             say(str(directory / name))
         return OK
+    text = json.dumps(exports.definitions(topology), indent=2) + "\n"
     if arguments.format == "mermaid":
         text = exports.mermaid(topology)
-    else:
-        text = json.dumps(exports.definitions(topology), indent=2) + "\n"
     if output is None:
         sys.stdout.write(text)
     else:

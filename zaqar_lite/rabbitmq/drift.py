@@ -102,9 +102,8 @@ def compare(topology: Topology, found: Snapshot) -> list[Finding]:
 def _is_ours(topology: Topology, name: str) -> bool:
     """Say whether a name is one that a topology of this prefix, of any size, would have."""
     own = name.removeprefix(f"{topology.prefix}.")
-    return (
-        own != name and re.fullmatch(r"ingest|done|unroutable|failed|\d+(\.done)?", own) is not None
-    )
+    shape = r"ingest|done|unroutable|failed|\d+(\.done)?"
+    return own != name and re.fullmatch(shape, own) is not None
 
 
 def _entities(
@@ -237,19 +236,16 @@ def _broker(topology: Topology, found: Snapshot) -> Iterator[Finding]:
 
 def _counts(topology: Topology, found: Snapshot) -> Iterator[Finding]:
     """Report what is parked, and what a level can't hand on."""
+    parked = {
+        topology.parking: "messages that no binding wanted are parked and will never be due: a "
+        f"publisher of other bits or another destination? A key has {topology.bits} digits here. "
+        "Look at theirs, publish them anew, and purge the queue",
+        topology.failed: "messages could not be posted and are parked; a header says why",
+    }
     for entry in found.queues:
         name, count, stuck = entry["name"], entry.get("messages"), entry.get("messages_dlx")
-        subject = f"queue {name}"
-        if name == topology.parking and count:
-            detail = (
-                f"{count} messages that no binding wanted are parked and will never be due: a "
-                f"publisher of other bits or another destination? A key has {topology.bits} "
-                "digits here. Look at theirs, publish them anew, and purge the queue"
-            )
-            yield Finding(Kind.PARKED, subject, detail)
-        if name == topology.failed and count:
-            detail = f"{count} messages could not be posted and are parked; a header says why"
-            yield Finding(Kind.PARKED, subject, detail)
+        if count and name in parked:
+            yield Finding(Kind.PARKED, f"queue {name}", f"{count} {parked[name]}")
         if stuck and _is_ours(topology, name):
             detail = f"{stuck} messages are being handed on; if that stays, a route is missing"
-            yield Finding(Kind.NOTICE, subject, detail)
+            yield Finding(Kind.NOTICE, f"queue {name}", detail)

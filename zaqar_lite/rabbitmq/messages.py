@@ -157,8 +157,7 @@ class ZaqarMessage:
 def _checked(body: bytes) -> RawBody:
     """Return a body unchanged if it is one JSON value, so that it can't break the envelope."""
     try:
-        text = body.decode("utf-8")
-        json.loads(text)
+        json.loads(body.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise Invalid(f"the body is not JSON (at most {MAX_BODY_DEPTH} deep): {error}") from error
     return RawBody(body)
@@ -167,6 +166,6 @@ def _checked(body: bytes) -> RawBody:
 def _ttl(value: object) -> int | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not str(value).isascii() or not str(value).isdigit():
+    if isinstance(value, bool) or not re.fullmatch("[0-9]{1,18}", str(value)):
         raise Invalid(f"the header {TTL} is not a whole number of seconds: {value!r}")
     return int(str(value))

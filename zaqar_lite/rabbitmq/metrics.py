@@ -40,10 +40,10 @@ class RelayMetrics:
 
     def render(self) -> str:
         """Return the counts in Prometheus' text format."""
-        lines = ["# TYPE relay_posts_total counter"]
-        lines += [f'relay_posts_total{{code="{c}"}} {n}' for c, n in sorted(self.posts.items())]
-        lines += ["# TYPE relay_failed_total counter"]
-        lines += [f'relay_failed_total{{code="{c}"}} {n}' for c, n in sorted(self.parked.items())]
+        lines = []
+        for name, counts in (("posts", self.posts), ("failed", self.parked)):
+            lines.append(f"# TYPE relay_{name}_total counter")
+            lines += [f'relay_{name}_total{{code="{c}"}} {n}' for c, n in sorted(counts.items())]
         for name, kind, number in [
             ("relay_cancelled_total", "counter", self.cancelled),
             ("relay_redelivered_total", "counter", self.redelivered),

@@ -15,6 +15,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Coroutine, Sized
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -24,7 +25,7 @@ from aio_pika.exceptions import DeliveryError
 
 from zaqar_lite.client import AsyncClient
 from zaqar_lite.client.calls import NO_PROJECT
-from zaqar_lite.client.errors import BadAnswer, Refused, ServerFault, ZaqarError
+from zaqar_lite.client.errors import BadAnswer, KeyReused, Refused, ServerFault, ZaqarError
 from zaqar_lite.domain.errors import Invalid, Unavailable
 from zaqar_lite.rabbitmq.amqp import LOST, connected
 from zaqar_lite.rabbitmq.cancellations import Cancellations
@@ -213,10 +214,9 @@ class Relay:
                 await message.ack()
                 self.metrics.cancelled += 1
                 LOG.info("message %s was cancelled", message.message_id)
-            except Invalid as error:
-                await self._park(message, channel, "400", str(error))
-            except (Refused, ServerFault, BadAnswer) as error:
-                await self._park(message, channel, str(error.status or "none"), str(error))
+            except (Invalid, Refused, ServerFault, BadAnswer, TypeError, ValueError) as error:
+                status = getattr(error, "status", 400) or "none"
+                await self._park(message, channel, str(status), str(error))
         except Unavailable as error:
             LOG.error("message %s cannot even be parked: %s", message.message_id, error)
             await _wait(ending, self._options.cap)
@@ -258,7 +258,7 @@ class Relay:
             except Refused as error:
                 if error.title == NO_PROJECT and default is None:
                     self._default = "default"  # an operator's key belongs to no project
-                elif error.status in _COME_BACK:
+                elif error.status in _COME_BACK and not isinstance(error, KeyReused):
                     self._pause(error)
                 else:
                     raise
@@ -317,11 +317,8 @@ class Relay:
 async def _wait(event: asyncio.Event, seconds: float) -> None:
     """Wait for so many seconds, or until the event is set."""
     if seconds > 0:
-        try:
-            async with asyncio.timeout(seconds):
-                await event.wait()
-        except TimeoutError:
-            pass
+        with suppress(TimeoutError):
+            await asyncio.wait_for(event.wait(), seconds)
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:

@@ -284,8 +284,6 @@ class Topology:
         counts = len(self.exchanges), len(self.queues), len(self.bindings)
         return "{} exchanges, {} queues, {} bindings".format(*counts)
 
-    # --- names -----------------------------------------------------------------------------
-
     @property
     def targets(self) -> Mapping[str, str]:
         """Destination -> queue; by default `zaqar` -> `<prefix>.zaqar`."""
@@ -330,8 +328,6 @@ class Topology:
     def levels(self) -> range:
         """The levels, the longest wait first."""
         return range(self.bits - 1, -1, -1)
-
-    # --- entities --------------------------------------------------------------------------
 
     @cached_property
     def exchanges(self) -> tuple[Exchange, ...]:
@@ -403,8 +399,6 @@ class Topology:
             for destination, queue in self.targets.items():
                 key = self._key("*" * bits, destination)
                 yield Binding(self.end, queue, "queue", key)
-
-    # --- messages --------------------------------------------------------------------------
 
     @property
     def maximum(self) -> int:
