@@ -12,13 +12,17 @@ from zaqar_lite.domain.errors import (
     ConfigurationError,
     Forbidden,
     Invalid,
+    LimitReached,
     RecordChanged,
     Unavailable,
 )
+from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import Capability, QueueRef, Record, StoreOptions
+from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.pooling import placement as module
 from zaqar_lite.service.pooling.placement import HOME, LEFT_MS, MOVED_MS, PLACE, Place, Placements
 from zaqar_lite.service.pooling.pools import Pool, PoolRegistry, StoreKind
+from zaqar_lite.service.queues import Queues
 from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.sql import create
 from zaqar_lite.storage.sql.database import Database
@@ -64,6 +68,21 @@ async def test_an_entry_is_kept_for_a_while_after_its_queue() -> None:
     clock.advance(LEFT_MS)
     await placements.tidy()
     assert (await placements.entry(queue)).place == HOME
+
+
+async def test_queues_that_are_too_many_leave_no_entries() -> None:
+    clock, limits = Clock(), Limits(max_queues_per_project=1)
+    messages, management = create("memory://", clock=clock, options=StoreOptions())
+    registry = PoolRegistry(management, lambda _: StoreKind("memory"))
+    placements = Placements(management, registry, clock)
+    policies = Policies(management, limits, checked=False)
+    queues = Queues(management, messages, policies, limits, placements=placements)
+    await queues.create(QueueRef("p", "one"), {})
+    with pytest.raises(LimitReached):
+        await queues.create(QueueRef("p", "two"), {})
+    clock.advance(LEFT_MS)
+    await placements.tidy()
+    assert [one.name for one in await management.list_records(PLACE, limit=9)] == ["one"]
 
 
 async def test_a_queue_whose_record_was_never_deleted_keeps_its_place() -> None:

@@ -103,6 +103,8 @@ class Queues:
         try:
             return await self.management.create_queue(queue, metadata, max_queues=bound)
         except LimitReached:
+            if self.placements is not None:
+                await self.placements.leave(queue)
             if bound != quota:
                 raise
             raise QuotaReached(f"{quota} queues", "delete some") from None

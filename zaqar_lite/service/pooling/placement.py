@@ -144,8 +144,7 @@ class Placements:
             place = await self._begin(queue, place, entry)
             if place.pool is not None and place.pool not in await self._registry.pools():
                 for one in {queue, target or queue}:
-                    if not await self._has_record(one):
-                        await self._mark(one, place)
+                    await self.leave(one)
                 raise RecordChanged("The pool was deleted meanwhile.")
         return place
 
@@ -226,8 +225,8 @@ class Placements:
             return
         self._tidied_at = now
         records = await self.management.list_records(PLACE, after=self._tidied, limit=_LOOKED_AT)
-        is_end = len(records) < _LOOKED_AT
-        self._tidied = None if is_end else (records[-1].project, records[-1].name)
+        is_full = len(records) == _LOOKED_AT
+        self._tidied = (records[-1].project, records[-1].name) if is_full else None
         for record in records:
             queue, place = QueueRef(record.project, record.name), self._kind.decode(record)
             if not place.left or now - place.left < LEFT_MS:
@@ -340,8 +339,7 @@ class Placements:
         return await self.management.get_queue(queue) is not None
 
     async def _mark(self, queue: QueueRef, place: Place) -> None:
-        left = replace(place, left=max(self._clock.now_ms(), 1))
-        await self.write(queue, left)
+        await self.write(queue, replace(place, left=self._clock.now_ms()))
 
 
 def pick(pools: Sequence[Pool]) -> str | None:
