@@ -156,6 +156,33 @@ async def test_who_is_woken_and_can_not_ask_leaves_the_message_to_the_next() -> 
     house.waiting.close()
 
 
+async def test_that_there_may_be_more_is_passed_on_by_who_asks_for_another_reason() -> None:
+    """A hint that counts messages wakes as many; one that does not must go from hand to hand."""
+    house, queue = House(), QUEUES[0]
+
+    async def due() -> int | None:
+        return None
+
+    async def watch(*_: object) -> Watch:
+        return Watch(due, list[None]().clear)
+
+    house.messages.watch = watch  # type: ignore[method-assign, assignment]
+    gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    first = await house.waiting.join(queue, gone, reads=False)
+    sleeping = asyncio.create_task(first.sleep(600))
+    await turns()
+    first.line.announced(1)
+    assert await asyncio.wait_for(sleeping, 5)
+    first.ask()
+    first.line.wake(1)  # by one who has found something
+    others = [asyncio.create_task(house.wait(queue)) for _ in range(2)]
+    await turns()
+    posted = await house.post(queue, 2)
+    await first.leave()
+    assert sorted(await asyncio.wait_for(asyncio.gather(*others), 5), key=str) == posted
+    house.waiting.close()
+
+
 async def test_who_is_woken_and_goes_wakes_the_next() -> None:
     house, queue = House(), QUEUES[0]
     gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -135,7 +135,7 @@ class _Line:
             elif count > 0 and not waiter.hinted:
                 awake.append(waiter)
         for waiter in awake[:count]:  # its answer may be from before the hint
-            waiter.hinted = True
+            waiter.hinted, waiter.counted = True, waiter.counted and counted
             waiter.wake()
         if count > len(awake):
             for waiter in self.waiters:
