@@ -211,16 +211,17 @@ async def test_queues_of_another_writer_are_named_and_left(store: Store) -> None
     await store.put({}, *foreign)
 
 
-@pytest.mark.parametrize("done", [1, 20, 80])
-async def test_what_is_in_a_long_page_is_nowhere_else(store: Store, done: int) -> None:
+@pytest.mark.parametrize(("done", "count"), [(1, 9), (20, 2), (80, 2), (80, 9)])
+async def test_what_is_in_a_long_page_is_nowhere_else(store: Store, done: int, count: int) -> None:
     """The RFC has one page of a queue, and 0.2.0 had pages of up to 128 messages."""
     await store.management.create_queue(QUEUE, {"_done_retention": 0}, max_queues=9)
     ids = await store.post(*map(str, range(101)))
     assert await store.acknowledge(limit=done) == done
     for kind in (RecordType.ACTIVE, RecordType.DONE):
         pages = await store.records(kind)
-        root = keys.queue_key(kind, b"project/queue")
-        await store.put({root: merged_pages(kind, pages)}, *(pages.keys() - {root}))
+        first, *second = list(pages)[:count]
+        merged = merged_pages(kind, {key: pages[key] for key in (first, *second)})
+        await store.put({first: merged}, *second)
     assert await store.bodies() == texts_of(range(done, 101))
     assert not await store.messages.delete(QUEUE, [ids[-1]], claim_ids=None)
     claimed = await store.claim(10)

@@ -434,20 +434,14 @@ class Loading:
         if last > MAX_POSITION:
             raise CodecError(f"a position of {last}")
         self.connection.executemany(INSERT_ENTRY, rows)
-        self._insert_page(RecordType.ACTIVE, queue.content, first, number, len(positions))
+        if len(positions) > PAGE_SIZE:  # of an earlier version, or of another writer
+            self.again[RecordType.ACTIVE, queue.content].add(first)
+        values = (RecordType.ACTIVE.value, queue.content, first, number or 0)
+        self.connection.execute("INSERT OR IGNORE INTO page VALUES (?, ?, ?, ?)", values)
         self._bounds[queue.content].append((first, last))
         if not self.connection.changes():  # of another writer, which has messages twice
             self.stale.append(key)
             self.again[RecordType.ACTIVE, queue.content].update(positions)
-
-    def _insert_page(
-        self, kind: RecordType, queue: int, first: int, number: int | None, size: int
-    ) -> None:
-        """Insert a page. Earlier versions and others have longer ones: these are cut at once."""
-        if size > PAGE_SIZE:
-            self.again[kind, queue].add(first)
-        values = (kind.value, queue, first, number or 0)
-        self.connection.execute("INSERT OR IGNORE INTO page VALUES (?, ?, ?, ?)", values)
 
     def _known(self, numbers: Sequence[int]) -> dict[int, _Known]:
         """What the log says of those messages that are whole."""
@@ -605,7 +599,13 @@ class Loading:
                 queue, state, last, self._ended_id(raw, number), ended_at, attempts, "[]",
             ))  # fmt: skip
         self.connection.executemany("INSERT INTO history VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
-        self._insert_page(STATES[state], queue, rows[0][2], page, len(rows))
+        kind, first = STATES[state], rows[0][2]
+        if len(rows) > PAGE_SIZE or (kind, queue) in self.again:  # what is behind it stays there
+            self.stale.append(key)
+            self.again[kind, queue].add(first)
+        else:
+            values = (kind.value, queue, first, page or 0)
+            self.connection.execute("INSERT INTO page VALUES (?, ?, ?, ?)", values)
 
     def _read_key(self, key: bytes, value: bytes) -> None:
         raw, name = keys.read_queue_key(key)
