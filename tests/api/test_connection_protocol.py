@@ -156,6 +156,23 @@ async def test_a_socket_that_begins_behind_an_answer_is_read_on() -> None:
     assert not wire.is_paused
 
 
+@pytest.mark.parametrize("path", ["/ui/", "/openapi.json"])
+async def test_what_fails_beside_the_routes_is_answered_too(path: str) -> None:
+    async def fails(*_: object) -> Any:
+        raise LookupError(path)
+
+    settings = load(environment={}, overrides={"store": "memory://"})
+    app = create_app(settings)
+    app.page = app.describe = fails
+    connection, wire = connections_of(app, settings)(None, ServerState()), Wire()
+    connection.connection_made(wire)
+    connection.data_received(request("GET", path))
+    await until(lambda: wire.written != b"")
+    connection.connection_lost(None)
+    assert wire.written.startswith(b"HTTP/1.1 500 ")
+    assert b"LookupError" not in wire.written
+
+
 async def test_a_header_with_a_line_break_is_never_sent() -> None:
     answer = await _answered(Response(200, b"", ((b"location", b"/\r\nx: y"),)))
     assert answer.startswith(b"HTTP/1.1 500 ")

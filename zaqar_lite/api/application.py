@@ -160,11 +160,7 @@ class Application:
                     self.rates.charge(request.project, READ, size)
             assert response is not None  # noqa: S101 - without a route, `_admit` has answered
         except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001 - a bug is a 500, logged
-            # Cancelled at the end of `shutdown_timeout`, or by a second Ctrl-C. Were it raised, the
-            # client would learn nothing.
-            response = _refusal(
-                _STOPS if isinstance(exc, asyncio.CancelledError) else exc, request, dialect
-            )
+            response = _refusal(exc, request, dialect)
         if self.auditor is not None:
             self.auditor.record(request, response)
         seconds = time.perf_counter() - started
@@ -202,11 +198,10 @@ class Application:
                 # The page is for a client that calls this server by one of its own names.
                 self.checks.check_headers(request)
                 return await asgi.ask(self.page, request)
-        except Refused as exc:
-            response = to_response(exc, invalid_title=INVALID_REQUEST, request_id="")
-            response.body = response.text()
-            return response
-        refused = None if self.authentication is None else await self.authentication.refuse(request)
+            who = self.authentication
+            refused = None if who is None else await who.refuse(request)
+        except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001 - as in `answer`
+            return _refusal(exc, request, None)
         if refused is not None:
             # It is answered without a look at it; it is counted, and in no log.
             self.metrics.request("", refused.status, 0.0)
@@ -328,8 +323,12 @@ class Application:
         found.route, found.most, found.dialect = route, route.largest_body, dialect
 
 
-def _refusal(error: Exception, request: Request, dialect: Dialect | None) -> Response:
+def _refusal(
+    error: Exception | asyncio.CancelledError, request: Request, dialect: Dialect | None
+) -> Response:
     """Answer an error, in the form of the protocol that was spoken."""
+    if isinstance(error, asyncio.CancelledError):  # `shutdown_timeout` is over, or a second Ctrl-C
+        error = _STOPS
     if dialect is not None:
         response = dialect.to_response(error, request)
     else:
