@@ -213,7 +213,7 @@ end)
 -- ARGV: 1 offset
 -- Answers: 'more', or 'ok' when nothing is left to do.
 operation('publish', ALWAYS, {}, function()
-  local number = tonumber(life[N.part] or 0)
+  local number = life[N.part] or 'none'
   local head, part = unpack(call('HMGET', staged, 0, number))
   if part then -- else they are lost, and nobody must wait for them
     local at, first, until_when = struct.unpack('>I6I8I6', head)
