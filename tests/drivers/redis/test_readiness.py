@@ -169,6 +169,23 @@ async def test_who_watched_before_a_stalled_redis_confirmed_it_looks_once(
     await until(lambda: heard == [-1])
 
 
+async def test_a_watch_that_was_given_up_leaves_no_subscription(
+    queue: QueueUnderTest, own_redis: RedisServer, client: Any
+) -> None:
+    await queue.stores.messages.watch(queue.named("other").ref, print)
+    pid = own_redis.processes[0].pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        watching = asyncio.create_task(queue.stores.messages.watch(queue.ref, print))
+        await asyncio.sleep(0.1)  # it was sent, and is not confirmed
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    await queue.post("a")
+    await until(lambda: not subscribers(client, queue))
+
+
 async def test_a_node_that_is_away_keeps_no_signals_of_others_away(open_queue: Open) -> None:
     options = ("--cluster-require-full-coverage", "no")
     with services.start_redis_cluster(options=options) as cluster:

@@ -117,8 +117,11 @@ class Readiness:
             del self._queues[channel]
             self._known.discard(channel)
             self._late.discard(channel)
-            for subscription in self._subscriptions.values():
-                subscription.leave(channel)
+            self._leave(channel)
+
+    def _leave(self, channel: bytes) -> None:
+        for subscription in self._subscriptions.values():
+            subscription.leave(channel)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -134,6 +137,8 @@ class Readiness:
         queue = self._queues.get(channel)
         if queue is not None:
             self._watchers.tell(queue, int(text))
+        else:  # its watch was given up before Redis had confirmed it
+            self._leave(channel)
 
     async def _keep(self) -> None:
         """Keep the channels of all watched queues subscribed, as long as there are any."""
