@@ -1,5 +1,6 @@
 """One node of several is away: what has its keys elsewhere is tidied up all the same."""
 
+from contextlib import nullcontext
 from typing import Any
 from unittest.mock import patch
 
@@ -66,8 +67,21 @@ async def test_the_sweep_passes_over_a_queue_whose_policy_this_store_cannot_foll
     assert client.hlen(keys_of(other.ref).key("messages")) == 0
 
 
+@pytest.mark.parametrize("kind", ["expiry", "outbox"])
+async def test_the_sweep_passes_over_a_queue_whose_keys_are_damaged(
+    queue: QueueUnderTest, client: Any, kind: str
+) -> None:
+    other = await with_ended_messages(queue)
+    client.delete(keys_of(queue.ref).key(kind))
+    client.set(keys_of(queue.ref).key(kind), "no such thing")
+    await queue.stores.messages.sweep(1_000)
+    assert client.hlen(keys_of(other.ref).key("messages")) == 0
+    client.delete(keys_of(queue.ref).key(kind))
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
 async def test_the_sweep_passes_over_records_of_a_kind_that_is_away(
-    queue: QueueUnderTest, client: Any
+    queue: QueueUnderTest, client: Any, is_damaged: bool
 ) -> None:
     management, kinds = queue.stores.management, ("one", "other")
     for number, kind in enumerate(kinds, 1):
@@ -75,8 +89,12 @@ async def test_the_sweep_passes_over_records_of_a_kind_that_is_away(
         await management.put_record(name, "p", "n", b"x", expected=0, ttl_ms=number * MINUTE)
     keys = [Keys(f"*kind:{queue.ref.name}-{kind}", "kind") for kind in kinds]
     queue.advance(3 * MINUTE)
-    with away(keys[0]):
+    kept = client.dump(keys[0].key("ends"))
+    if is_damaged:
+        client.set(keys[0].key("ends"), "no such thing")
+    with nullcontext() if is_damaged else away(keys[0]):
         assert await management.sweep_records(1_000) == 1
     assert [client.hlen(one.key("values")) for one in keys] == [1, 0]
+    client.restore(keys[0].key("ends"), 0, kept, replace=True)
     queue.advance(MINUTE)
     assert await management.sweep_records(1_000) == 1

@@ -15,6 +15,7 @@ from zaqar_lite.domain.errors import RecordChanged, Unavailable
 from zaqar_lite.domain.models import Record, RecordBound
 from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.redis.connection import Connection, FollowUps
+from zaqar_lite.storage.redis.faults import Fault
 from zaqar_lite.storage.redis.keys import Keys, encode
 from zaqar_lite.storage.redis.router import Router
 from zaqar_lite.storage.redis.sweeper import LATER_MS
@@ -147,7 +148,7 @@ class KindRecords(Connected[Connection], ManagementStore):
                 count, following = await self._router.run(
                     "sweep_records", Keys(tag.decode(), "kind"), limit - removed
                 )
-            except Unavailable as exc:
+            except (Unavailable, Fault) as exc:
                 logger.warning("the sweep passes a kind of records over: %s", exc)
                 count, following = 0, now + LATER_MS
             await self._router.run("reschedule", _ALL_KINDS, tag, score, following)

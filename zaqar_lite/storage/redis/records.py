@@ -19,6 +19,7 @@ from zaqar_lite.domain.errors import LimitReached, QueueChanged, Unavailable
 from zaqar_lite.domain.metadata import dead_letter_target
 from zaqar_lite.domain.models import QueueRecord, QueueRef
 from zaqar_lite.storage.redis.connection import FollowUps
+from zaqar_lite.storage.redis.faults import Fault
 from zaqar_lite.storage.redis.keys import (
     EVERYWHERE,
     Keys,
@@ -69,7 +70,7 @@ class RecordIndexes:
         for intent in intents:
             try:
                 await self._finish(intent)
-            except Unavailable as exc:  # a node is away; the changes on others must not wait
+            except (Unavailable, Fault) as exc:  # other queues' changes must not wait
                 logger.warning("the indexes of a queue will be mended later: %s", exc)
 
     async def _finish(self, intent: bytes) -> None:

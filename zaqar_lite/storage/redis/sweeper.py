@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from zaqar_lite.domain.errors import Unavailable, Unsupported
 from zaqar_lite.domain.models import QueueRef, RetryPolicyOf, SweepResult
 from zaqar_lite.storage.base import MAX_EXAMINED
+from zaqar_lite.storage.redis.faults import Fault
 from zaqar_lite.storage.redis.keys import EVERYWHERE, ref_of
 from zaqar_lite.storage.redis.outbox import Outbox
 from zaqar_lite.storage.redis.runner import Runner, policy_words
@@ -72,8 +73,8 @@ class Sweeper:
         try:
             words = policy_words(queue, retries)
             reply = await self._runner.run(queue, "sweep", "", "", budget, *words)
-        except (Unavailable, Unsupported) as exc:
-            logger.warning("the sweep passes a queue over: %s", exc)
+        except (Unavailable, Unsupported, Fault) as exc:  # a fault may be of this queue alone
+            logger.warning("the sweep passes the queue %s over: %s", queue.name, exc)
             return SweepResult(), None
         _, expired, forgotten, promoted, lapsed, letters, following = reply
         swept = SweepResult(expired, promoted, lapsed, 0, forgotten)
@@ -81,7 +82,7 @@ class Sweeper:
             try:
                 moved, targets = await self._outbox.drain(queue)
                 swept = swept._replace(moved=moved, letters_in=frozenset(targets))
-            except Unavailable as exc:
+            except (Unavailable, Fault) as exc:
                 logger.warning("dead letters go on waiting for their queue: %s", exc)
         return swept, following
 
