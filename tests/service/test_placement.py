@@ -13,6 +13,7 @@ from zaqar_lite.domain.errors import (
     Forbidden,
     Invalid,
     LimitReached,
+    NotFound,
     RecordChanged,
     Unavailable,
 )
@@ -148,6 +149,22 @@ async def test_a_pool_that_can_not_be_made_can_do_nothing_and_hinders_nothing() 
     await registry.put_pool(Pool("beside", "memory://beside", 1, "fast"))
     await registry.change_pool("lacks", {"uri": "memory://again"})
     assert await registry.missing("lacks", {"_priority": "1"}) is None
+
+
+async def test_a_change_of_a_pool_keeps_what_others_change_meanwhile() -> None:
+    _, management = create("memory://", clock=Clock(), options=StoreOptions())
+    store = Interrupted(management)
+    others, registry = (
+        PoolRegistry(cast(ManagementStore, one), lambda _: StoreKind("memory"))
+        for one in (management, store)
+    )
+    await others.put_pool(Pool("a", "memory://a", 1))
+    store.at, store.meanwhile = 2, lambda: others.put_flavor("p", "gold", ["a"])
+    pool, _ = await registry.change_pool("a", {"weight": 0})
+    assert (pool.weight, pool.flavor) == (0, "gold")
+    store.calls, store.meanwhile = 0, lambda: others.kind.delete("", "a")
+    with pytest.raises(NotFound):
+        await registry.change_pool("a", {"weight": 1})
 
 
 async def test_a_queue_that_is_older_than_pools_is_looked_up_once() -> None:

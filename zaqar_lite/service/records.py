@@ -256,9 +256,13 @@ class Kind(Generic[T]):
 
         return (await self.write(project, name, build))[0]
 
-    async def delete(self, project: str, name: str) -> bool:
-        """Delete a record; answer whether there was one."""
-        return await self.management.delete_record(self.name, project, name)
+    async def delete(self, project: str, name: str, expected: int | None = None) -> bool:
+        """Delete a record, at a version where one is given; answer whether there was one.
+
+        Raises:
+            RecordChanged: it is at another version.
+        """
+        return await self.management.delete_record(self.name, project, name, expected=expected)
 
     async def count(self, project: str | None, most: int) -> int:
         """Count the records of a project, or of all, up to `most`."""
@@ -324,9 +328,7 @@ class Held(Generic[T]):
         Raises:
             RecordChanged: another process has written it.
         """
-        return await self.kind.management.delete_record(
-            self.kind.name, self.project, self.name, expected=self.version
-        )
+        return await self.kind.delete(self.project, self.name, self.version)
 
 
 class Lease(Struct, kw_only=True):

@@ -199,9 +199,8 @@ class DrainWorker(BackgroundWorker):
     async def _is_empty(self, pool: str) -> bool:
         """Whether no delivery of a message is left there, and nothing that was redriven."""
         store = await self.messages.pool(pool)
-        if any([(await store.stats(queue)).total for queue in OUTBOX_QUEUES]):
-            return False
-        return await self._placements.carried_from(pool) is None
+        delivers = any([(await store.stats(queue)).total for queue in OUTBOX_QUEUES])
+        return not delivers and await self._placements.carried_from(pool) is None
 
     # -- groups --
 
@@ -332,8 +331,7 @@ class DrainWorker(BackgroundWorker):
                 return
         for queue, entry in group.items():
             keys_in = pool if (await old.find_idempotency_keys(queue)).are_any else None
-            place = Place(places[0].to, keys_in=keys_in)
-            await self._placements.write(queue, place, entry.version)
+            await self._placements.write(queue, Place(places[0].to, keys_in=keys_in), entry.version)
             work.value.problem = work.value.problem if keys_in is None else _KEYS
 
     async def _movable(

@@ -235,7 +235,7 @@ class Placements:
                 if await self._has_record(queue):  # it was never deleted, or made without us
                     await self.write(queue, replace(place, left=0), record.version)
                 else:
-                    await self.management.delete_record(PLACE, *queue, expected=record.version)
+                    await self._kind.delete(*queue, record.version)
                     self._cache.pop(queue, None)
 
     async def in_pool(self, pool: str) -> AsyncIterator[tuple[QueueRef, Entry]]:

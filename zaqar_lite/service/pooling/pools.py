@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -145,21 +146,25 @@ class PoolRegistry:
                 flavor's pools; or there are too many pools.
             Conflict: another pool has the URI.
         """
+        await self.kind.write("", pool.name, partial(self._checked, pool))
+        return self._unknown_options(pool)
+
+    async def _checked(self, pool: Pool, before: Pool | None) -> Pool:
+        """Refuse a pool that may not be put in place of the one `before`."""
         driver = self._driver(pool)
+        moves = before is None or (before.uri, before.flavor) != (pool.uri, pool.flavor)
+        for other in (await self.pools()).values():
+            if other.name != pool.name and other.uri == pool.uri:
+                raise Conflict(f"The pool {other.name!r} has this URI already.")
+            # A flavor may have been given pools of two kinds, to drain one into the other.
+            if moves and pool.flavor is not None and other.flavor == pool.flavor:
+                self._check_alike(other, driver)
+        return pool
 
-        async def build(before: Pool | None) -> Pool:
-            moves = before is None or (before.uri, before.flavor) != (pool.uri, pool.flavor)
-            for other in (await self.pools()).values():
-                if other.name != pool.name and other.uri == pool.uri:
-                    raise Conflict(f"The pool {other.name!r} has this URI already.")
-                # A flavor may have been given pools of two kinds, to drain one into the other.
-                if moves and pool.flavor is not None and other.flavor == pool.flavor:
-                    self._check_alike(other, driver)
-            return pool
-
-        await self.kind.write("", pool.name, build)
+    def _unknown_options(self, pool: Pool) -> Sequence[str]:
         self._read_at = float("-inf")
-        return [name for name in pool.options if name not in driver.options]
+        known = self._driver(pool).options
+        return [name for name in pool.options if name not in known]
 
     async def change_pool(
         self, name: str, changes: Mapping[str, Any]
@@ -174,22 +179,25 @@ class PoolRegistry:
             Invalid: the URI is none of a driver's, or of one with other capabilities than before.
             Conflict: another pool has the URI.
         """
-        pool = await self.kind.get("", name)
-        changed = dict(changes)
-        if changed.get("uri") == pool.shown_uri:
-            del changed["uri"]
-        if "uri" in changed:
-            self._check_alike(pool, self._driver(msgspec.structs.replace(pool, uri=changed["uri"])))
-        if changed.get("flavor") == "":
-            changed["flavor"] = None
-        if "options" in changed:
-            told = pool.shown_options
-            changed["options"] = {
-                name: pool.options[name] if name in told and value == told[name] else value
-                for name, value in changed["options"].items()
-            }
-        pool = msgspec.structs.replace(pool, **changed)
-        return pool, await self.put_pool(pool)
+
+        async def change(pool: Pool) -> Pool:
+            changed, told = dict(changes), pool.shown_options
+            if changed.get("uri") == pool.shown_uri:
+                del changed["uri"]
+            if changed.get("flavor") == "":
+                changed["flavor"] = None
+            if "options" in changed:
+                changed["options"] = {
+                    name: pool.options[name] if name in told and value == told[name] else value
+                    for name, value in changed["options"].items()
+                }
+            new = msgspec.structs.replace(pool, **changed)
+            if "uri" in changed:
+                self._check_alike(pool, self._driver(new))
+            return await self._checked(new, pool)
+
+        pool = await self.kind.change("", name, change)
+        return pool, self._unknown_options(pool)
 
     async def delete_pool(self, name: str, holds: Holds) -> None:
         """Delete a pool that `holds` no queues; no error when it is not there.
@@ -294,20 +302,17 @@ class PoolRegistry:
         self, known: Mapping[str, Pool], flavor: str, names: Sequence[str]
     ) -> None:
         """Note in the pools which flavor they serve."""
-        for pool in known.values():
-            wanted = flavor if pool.name in names else None
-            if pool.flavor != wanted and flavor in (wanted, pool.flavor):
-                await self._note_flavor(pool.name, flavor, wanted)
-        self._read_at = float("-inf")
 
-    async def _note_flavor(self, name: str, flavor: str, wanted: str | None) -> None:
         def change(pool: Pool) -> Pool:
-            if wanted is None and pool.flavor != flavor:
-                return pool
-            return msgspec.structs.replace(pool, flavor=wanted)
+            if pool.name in names:
+                return msgspec.structs.replace(pool, flavor=flavor)
+            return msgspec.structs.replace(pool, flavor=None) if pool.flavor == flavor else pool
 
-        with suppress(NotFound):
-            await self.kind.change("", name, change)
+        for pool in known.values():
+            if change(pool) != pool:
+                with suppress(NotFound):
+                    await self.kind.change("", pool.name, change)
+        self._read_at = float("-inf")
 
     @staticmethod
     def _pools_of(flavor: Flavor, pools: Mapping[str, Pool]) -> Sequence[str]:

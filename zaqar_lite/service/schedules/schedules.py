@@ -411,8 +411,7 @@ class Schedules:
         """Remove an entry, unless somebody has written it again for the same instant."""
         with LoggedErrors("an entry that a schedule left behind"):
             if version:
-                delete = self.index.management.delete_record
-                await delete(DUE, DUE_PROJECT, entry, expected=version)
+                await self.index.delete(DUE_PROJECT, entry, version)
 
     async def _add_entry(self, project: str, schedule: Schedule) -> None:
         if schedule.due_at != NEVER:

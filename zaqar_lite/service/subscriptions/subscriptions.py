@@ -419,9 +419,9 @@ class Subscriptions:
             RecordChanged: another request has made it.
             LimitReached: the queue has too many, or the project (QuotaReached).
         """
-        bounds = self._bounds_of(made.queue)
         try:
-            await self.kind.put(made.queue.project, made.name, made, 0, [*bounds])
+            bounds = [*self._bounds_of(made.queue)]
+            await self.kind.put(made.queue.project, made.name, made, 0, bounds)
         except LimitReached:
             await self._release_name(made, named_at)  # unless another request is making it
             raise
