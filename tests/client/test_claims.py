@@ -199,6 +199,18 @@ def test_a_lost_claim_ends_the_loop(client: Client, queue: str) -> None:
     assert client.stats(queue).total == 2
 
 
+def test_a_claim_that_is_not_renewed_in_time_hands_out_nothing_more(
+    client: Client, queue: str
+) -> None:
+    """A renewal may wait for its answer for longer than the claim lasts."""
+    client.post_batch(queue, [1, 2])
+    with pytest.raises(ClaimLost, match="in time"), client.claim(queue, renew_every=60) as claim:  # noqa: PT012 - the whole block is the test
+        for message in claim:
+            assert message.body == 1
+            claim._until = time.monotonic()
+    assert claimable(client, queue) == [2]
+
+
 @pytest.mark.parametrize("itself", [False, True])
 def test_a_claim_whose_messages_are_all_deleted_is_over_and_not_lost(
     client: Client, queue: str, itself: bool

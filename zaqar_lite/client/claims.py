@@ -10,6 +10,7 @@ when the loop begins and ends the claim with the loop.
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
@@ -117,7 +118,10 @@ class BaseClaim:
         self._keeping = renewing
 
     def check(self) -> None:
-        """Raise ClaimLost if the claim is known to be lost."""
+        """Raise ClaimLost if the claim is known to be lost, or was not renewed before its end."""
+        renewing = self._end_renewals is not None and self._keeping
+        if renewing and self._lost is None and time.monotonic() >= self._until:
+            self._lost = ClaimLost("The claim has lapsed", "it could not be renewed in time")
         if self._lost is not None:
             raise self._lost
 
@@ -176,6 +180,7 @@ class BaseClaim:
         while True:
             yield Sleep(every, self._block)
             if self._block.over or not (yield from self._renew_once(claim_id)):
+                self._until = math.inf  # there is nothing to hold, or it is known to be lost
                 return
 
     @method

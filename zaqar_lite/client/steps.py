@@ -106,7 +106,6 @@ class Sleep(Step):
 
     def take(self, client: Sync) -> None:
         """Sleep in the caller's thread."""
-        del client
         if self.connection is None:
             time.sleep(self.seconds)
         else:
@@ -114,7 +113,6 @@ class Sleep(Step):
 
     async def take_async(self, client: Async) -> None:
         """Sleep on the event loop."""
-        del client
         if self.connection is None:
             await asyncio.sleep(self.seconds)
         else:
@@ -147,12 +145,10 @@ class Do(Step):
 
     def take(self, client: Sync) -> Any:  # noqa: ANN401 - the function's
         """Call it."""
-        del client
         return self.function(*self.arguments)
 
     async def take_async(self, client: Async) -> Any:  # noqa: ANN401
         """Call and await it."""
-        del client
         return await self.function(*self.arguments)
 
 

@@ -130,12 +130,10 @@ class Hold(Step):
 
     def take(self, client: Sync) -> Callable[[], None] | None:
         """Hold, if this is the main thread."""
-        del client
         return TERMINATION.let_go if TERMINATION.hold() else None
 
     async def take_async(self, client: Async) -> Callable[[], None] | None:
         """Hold for the current task."""
-        del client
         task = asyncio.current_task()
         if task is None or not ASYNC_TERMINATION.hold(task):
             return None
