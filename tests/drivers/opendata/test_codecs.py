@@ -126,16 +126,6 @@ def test_active_pages(available: list[Any], in_flight: list[Any], data: st.DataO
 
 
 @settings(deadline=None)
-@given(i64, i64, u64, st.none() | i64)
-def test_what_a_claimed_message_keeps(
-    visible_at: int, deadline: int, message_id: int, ttl_ms: int | None
-) -> None:
-    extra = active.Extra((visible_at, deadline), ttl_ms)
-    data = encode_active((), [(message_id, 0, 0, 0, 0)], {0: extra})
-    assert decode_active(data).extras == {0: extra}
-
-
-@settings(deadline=None)
 @given(st.lists(st.tuples(u64, i64, u16), max_size=30))
 def test_ended_messages(items: list[tuple[int, int, int]]) -> None:
     assert records.ENDED.decode(records.ENDED.encode(items)) == [items]

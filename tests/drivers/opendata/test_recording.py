@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 from unittest.mock import patch
 
+import apsw
 import pytest
 
 from tests.contract.subject import some
@@ -379,6 +380,24 @@ async def test_a_batch_that_failed_is_undone_and_the_store_goes_on(store: Store)
     await check_database(store.db)
     await store.restart()
     assert await store.bodies() == ["stored", "after"]
+
+
+async def test_tables_that_find_no_room_are_told_and_tried_again(store: Store) -> None:
+    """As in a full directory for temporary files."""
+    await store.post(*["x" * 1_000] * 100)
+    make = store.db.place.open
+
+    def make_small() -> apsw.Connection:
+        connection = make()
+        connection.pragma("max_page_count", 50)
+        return connection
+
+    await store.messages.close()
+    with patch.object(store.db.place, "open", make_small):
+        with pytest.raises(Unavailable, match=r"TMPDIR.*can't be filled: .*full"):
+            await store.messages.open()
+    await store.messages.open()
+    assert (await store.messages.stats(QUEUE)).total == 100
 
 
 async def test_a_value_that_no_record_holds_does_not_poison_what_comes_after(store: Store) -> None:

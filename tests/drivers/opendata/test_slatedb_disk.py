@@ -137,26 +137,22 @@ async def test_a_disk_that_fills_up_loses_nothing(small_disk: Path, impatience: 
         await again.post("room")
 
 
-async def test_a_first_start_on_a_full_disk_says_so(small_disk: Path) -> None:
-    filler = fill_up(small_disk)
+@pytest.mark.parametrize("kept", [[], ["kept"]])
+async def test_a_start_on_a_full_disk_says_so_and_loses_nothing(
+    small_disk: Path, kept: list[str]
+) -> None:
+    """Also the first one."""
     store = Store(f"opendata+slatedb://{small_disk / 'data'}")
+    if kept:
+        async with store:
+            await store.post(*kept)
+    filler = fill_up(small_disk)
     with pytest.raises(ConfigurationError, match="its disk is full: free some space"):
         await store.messages.open()
     filler.unlink()
     async with store:
         await store.post("room")
-
-
-async def test_a_start_on_a_full_disk_says_so_and_loses_nothing(small_disk: Path) -> None:
-    uri = f"opendata+slatedb://{small_disk / 'data'}"
-    async with Store(uri) as store:
-        await store.post("kept")
-    filler = fill_up(small_disk)
-    with pytest.raises(ConfigurationError, match="its disk is full: free some space"):
-        await Store(uri).messages.open()
-    filler.unlink()
-    async with Store(uri) as again:
-        assert await again.bodies() == ["kept"]
+        assert await store.bodies() == [*kept, "room"]
 
 
 async def test_what_waits_for_room_is_whole_once_it_is_stored(

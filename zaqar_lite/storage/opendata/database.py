@@ -114,7 +114,8 @@ class Database(database.Database):
     async def _load(self) -> apsw.Connection:
         """Fill tables from the records, and write what these lack beside them.
 
-        Raises ConfigurationError: a record can't be read; Unavailable: the engine failed.
+        Raises ConfigurationError: a record can't be read; Unavailable: the engine, or the disk of
+        the tables, failed.
         """
         connection = self.place.open()
         try:
@@ -126,6 +127,11 @@ class Database(database.Database):
         except Unreadable as exc:
             why = f"The store can't be opened. {exc} It is kept as it is: restore it from a backup."
             raise ConfigurationError(why) from exc
+        except apsw.Error as exc:
+            raise Unavailable(
+                "The store can't be opened: its tables, for which SQLite makes a file in the "
+                f"directory for temporary files (TMPDIR), can't be filled: {exc}."
+            ) from exc
         self.ids, self.log, self.damages = own.ids, own.log, loading.damages
         self._block_end = own.block_end
         recorder = self._recorder = Recorder(connection, own.ids, own.log)
