@@ -148,18 +148,6 @@ async def test_what_hung_changes_nothing_that_another_holds(
     assert await queue.bodies() == []
 
 
-async def test_a_post_that_hung_does_not_bring_back_what_was_acknowledged(
-    open_swift: OpenSwift, proxy: FaultyProxy
-) -> None:
-    queue = a_queue(await open_swift(proxy.url, options=QUICK))
-    go = threading.Event()
-    fault = proxy.fault("PUT", "/m/", pause=go)
-    await queue.post("a")
-    assert texts((await queue.pop()).messages) == ["a"]
-    await land(fault, go)
-    assert await queue.bodies() == []
-
-
 @pytest.mark.parametrize("forced", [False, True])
 async def test_a_deletion_that_hung_and_failed_takes_nothing_from_the_next_holder(
     open_swift: OpenSwift, proxy: FaultyProxy, forced: bool
@@ -204,19 +192,6 @@ async def test_a_move_that_hung_changes_nothing_that_another_holds(
     assert texts(held) == ["letter"]
     assert not await target.delete(*ids(held), claims=[holder])
     assert await target.bodies() == await source.bodies() == []
-
-
-async def test_an_attempt_that_hung_does_not_undo_the_next_one(
-    open_swift: OpenSwift, proxy: FaultyProxy
-) -> None:
-    queue = a_queue(await open_swift(proxy.url, options=QUICK))
-    claim_id, message_id = await claimed(queue)
-    go = threading.Event()
-    fault = proxy.fault("PUT", "/a/", pause=go)
-    await queue.settle(claim_id, fail(message_id, reason="one"))
-    await queue.settle(await queue.claim_id(), fail(message_id, reason="two"))
-    await land(fault, go)
-    assert [each.reason for each in await queue.attempts(message_id)] == ["one", "two"]
 
 
 Settle = Callable[[QueueUnderTest, str, str], Awaitable[object]]

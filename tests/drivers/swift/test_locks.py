@@ -1,16 +1,15 @@
 """The lock of a queue: lost, late, given up, and held by several processes at once."""
 
 import asyncio
-import os
 import signal
-import subprocess
-import sys
 import threading
 
 import pytest
 
 from tests import services
-from tests.contract.subject import MINUTE, QueueUnderTest, ids, texts
+from tests.contract.subject import HOUR, MINUTE, ids, texts
+from tests.contract.test_processes import StartWorker
+from tests.contract.test_processes import start_worker as start_worker  # noqa: PLC0414 - a fixture
 from tests.drivers.swift.conftest import a_queue
 from tests.drivers.swift.faulty_proxy import FaultyProxy
 from tests.drivers.swift.together import OpenSwift
@@ -175,111 +174,55 @@ async def test_a_record_that_another_process_changed_is_not_acted_on(
         await queue.post("b", version=record.version)
 
 
-CLAIMER = """
-import asyncio, sys
-from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.domain.models import DelayMode, QueueRef, StoreOptions, ClaimRequest
-from zaqar_lite.storage.registry import create_stores
-
-async def main(uri, locks, project, name):
-    options = StoreOptions(workers=3, extra={"coordination_url": locks})
-    messages, _ = create_stores(uri, clock=Clock(), options=options)
-    async with messages:
-        queue = QueueRef(project, name)
-        print("ready", flush=True)
-        sys.stdin.readline()
-        while True:
-            try:
-                claimed = await messages.claim(queue, ClaimRequest(
-                    limit=2, ttl_ms=600_000, grace_ms=60_000, client_id="c",
-                    delay_mode=DelayMode.IGNORE, version=None))
-            except Unavailable:
-                return print("refused")
-            if claimed.claim_id is None:
-                return
-            for message in claimed.messages:
-                print(message.id, flush=True)
-
-asyncio.run(main(*sys.argv[1:]))
-"""
-
-
-class Claimer:
-    """A process that claims until nothing is left or it is refused, and prints what it got."""
-
-    def __init__(self, queue: QueueUnderTest, place: str) -> None:
-        words = [queue.stores.uri, place, queue.ref.project, queue.ref.name]
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", CLAIMER, *words],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def begin(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write("go\n")
-        self.process.stdin.flush()
-
-    def ready(self) -> None:
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline() == "ready\n"
-
-    def said(self) -> list[str]:
-        out, _ = self.process.communicate(timeout=60)
-        assert self.process.returncode == 0
-        return out.split()
-
-
 async def test_a_process_that_dies_with_the_lock_leaves_it_free(
-    open_swift: OpenSwift, proxy: FaultyProxy, locks: str
+    open_swift: OpenSwift, proxy: FaultyProxy, locks: str, start_worker: StartWorker
 ) -> None:
     """Killed in the middle of a claim: what it had marked lapses, the rest is there at once."""
     through = a_queue(await open_swift(proxy.url, coordination_url=locks))
-    posted = await through.post(*"abcd")
+    posted = await through.post(*"abcd", ttl=2 * HOUR)
     direct = through.at(await open_swift(coordination_url=locks))
-    claimer = Claimer(through, locks)
-    claimer.ready()
+    claimer = await start_worker(through, 0)
+    assert await claimer.hear() == "ready"
     go = threading.Event()
     fault = proxy.fault("POST", POST, pause=go, cut="before")
-    claimer.begin()
+    await claimer.report()
     await reached(fault.reached)
-    os.kill(claimer.process.pid, signal.SIGKILL)
-    claimer.process.communicate()
+    claimer._process.kill()
+    await claimer._process.wait()
     go.set()
     found = ids((await direct.claim(10)).messages)
     assert set(found) <= set(posted)
     assert posted[0] in found or posted[1] in found
-    direct.advance(11 * 60_000)
+    direct.advance(HOUR + MINUTE)
     assert ids((await direct.claim(10)).messages) == posted
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_a_process_that_is_stopped_past_its_lease_holds_nothing_twice(
-    open_swift: OpenSwift, proxy: FaultyProxy, method: str
+    open_swift: OpenSwift, proxy: FaultyProxy, start_worker: StartWorker, method: str
 ) -> None:
     """Stopped while it reads, it marks nothing any more; while it marks, what is marked stays."""
     with services.start_redis() as redis:
         short = "&lease=5&timeout=1"
         through = a_queue(await open_swift(proxy.url, coordination_url=redis.url, options=short))
         posted = ["a", "b"]
-        await through.post(*posted)
-        claimer = Claimer(through, redis.url)
-        claimer.ready()
+        await through.post(*posted, ttl=2 * HOUR)
+        claimer = await start_worker(through, 0)
+        assert await claimer.hear() == "ready"
         go = threading.Event()
         # Both marks are on their way: else the second is sent or not, as the stop finds it.
         paused = 2 if method == "POST" else 1
         faults = [proxy.fault(method, POST, pause=go) for _ in range(paused)]
-        claimer.begin()
+        await claimer.report()
         for fault in faults:
             await reached(fault.reached)
-        os.kill(claimer.process.pid, signal.SIGSTOP)
+        claimer._process.send_signal(signal.SIGSTOP)
         go.set()
         other = through.at(await open_swift(coordination_url=redis.url, options=short))
         claimed = await other.claim()  # waits until the lease is over
-        os.kill(claimer.process.pid, signal.SIGCONT)
-        assert await asyncio.to_thread(claimer.said) == ["refused"]
+        claimer._process.send_signal(signal.SIGCONT)
+        await claimer.report()
+        assert await claimer._process.wait() == 1, "its claim was not refused"
         assert (await other.claim()).claim_id is None
         if method == "GET":
             assert texts(claimed.messages) == posted
@@ -289,7 +232,7 @@ async def test_a_process_that_is_stopped_past_its_lease_holds_nothing_twice(
             assert not await other.delete(*ids(claimed.messages), claims=claims)
         else:
             assert claimed.claim_id is None
-            other.advance(11 * 60_000)
+            other.advance(HOUR + MINUTE)
             assert texts((await other.claim()).messages) == posted
 
 
@@ -381,24 +324,6 @@ async def test_exposing_may_take_longer_than_a_lease(
     assert await queue.counts() == (6, 0, 0)
 
 
-async def test_who_waits_for_letters_does_not_wait_for_all_that_move(
-    open_swift: OpenSwift, proxy: FaultyProxy
-) -> None:
-    """The dead-letter queue's lock is free between the steps of a move."""
-    queue = a_queue(await open_swift(proxy.url))
-    letters = queue.named("letters")
-    await queue.post(*map(str, range(20)))
-    await queue.release(await queue.claim_id(20))
-    claim = queue.claim(20, dead_letter=letters.as_dead_letter_queue(1))
-    async with proxy.paused("DELETE", f"{queue.ref.name}/m/", claim) as moving:
-        claiming = asyncio.create_task(letters.claim(50))
-        done, _ = await asyncio.wait([claiming], timeout=0.2)
-        assert not done, "a move holds the lock of its target"
-    assert len((await claiming).messages) == 10
-    assert (await moving).moved == 20
-    assert len((await letters.claim(50)).messages) == 10
-
-
 async def test_a_letter_that_is_seen_can_be_claimed(
     open_swift: OpenSwift, proxy: FaultyProxy, locks: str
 ) -> None:
@@ -414,13 +339,15 @@ async def test_a_letter_that_is_seen_can_be_claimed(
     assert all(method == "POST" and "/m/" in path for method, path in done[-3:])
 
 
-async def test_another_process_claims_letters_while_more_are_moved(
-    open_swift: OpenSwift, proxy: FaultyProxy, locks: str
+@pytest.mark.parametrize("shared", [False, True])
+async def test_who_waits_for_letters_does_not_wait_for_all_that_move(
+    open_swift: OpenSwift, proxy: FaultyProxy, locks: str, shared: bool
 ) -> None:
     """Between two steps the lock is free for longer than others wait before they ask again."""
-    queue = a_queue(await open_swift(proxy.url, coordination_url=locks))
+    place = locks if shared else None
+    queue = a_queue(await open_swift(proxy.url, coordination_url=place))
     letters = queue.named("letters")
-    other = letters.at(await open_swift(coordination_url=locks))
+    other = letters.at(await open_swift(coordination_url=place)) if shared else letters
     await queue.post(*map(str, range(20)))
     await queue.release(await queue.claim_id(20))
     first, second = threading.Event(), threading.Event()
@@ -429,7 +356,8 @@ async def test_another_process_claims_letters_while_more_are_moved(
     moving = asyncio.create_task(queue.claim(20, dead_letter=letters.as_dead_letter_queue(1)))
     await reached(step.reached)
     claiming = asyncio.create_task(other.claim(50))
-    await asyncio.sleep(0.2)
+    done, _ = await asyncio.wait([claiming], timeout=0.2)
+    assert not done, "a move holds the lock of its target"
     first.set()
     assert len((await claiming).messages) == 10
     second.set()
