@@ -30,6 +30,7 @@ NEVER = """
 :: ::1 ::127.0.0.1 ::8.8.8.8 ::ffff:10.0.0.1 64:ff9b::8.8.8.8 64:ff9b:1::1 100::1 2001::1 2001:20::1
 2001:db8::1 2002:7f00:1:: 3fff::1 5f00::1 fc00::1 fd00:ec2::254 fe80::1 fec0::1 ff00::1 ff02::1
 0.0.0.0 255.255.255.255 ::ffff:127.0.0.1 64:ff9b::7f00:1 fe80::1%eth0
+::ffff:0:127.0.0.1 ::ffff:0:10.0.0.1 1000::1 4000::1 6000::1 8000::1 c000::1
 """
 """An address of each row that must be refused, so that no line of the list gets lost, and some that
 hide one."""
