@@ -167,6 +167,8 @@ async def test_a_head_is_found_only_if_the_parser_makes_the_same_of_it() -> None
         ({"Content-Length": "27"}, {"Content-Length": "28"}, True),
         ({"Idempotency-Key": "k"}, {"Idempotency-Key": "l"}, True),
         ({"traceparent": "00-1"}, {"traceparent": "00-2"}, True),
+        ({"tracestate": "a=1", "baggage": "b=1"}, {"tracestate": "a=2", "baggage": "c=2"}, True),
+        ({"X-B3-TraceId": "1", "b3": "2"}, {"X-B3-TraceId": "3", "b3": "4"}, True),
         ({"X-Request-ID": "1 a"}, {"X-Request-ID": "2"}, True),
         ({"x-amz-content-sha256": "0a"}, {"x-amz-content-sha256": "0b"}, True),
         ({"X-Amz-Date": "1", "Content-Length": "1"}, {"X-Amz-Date": "2"}, False),

@@ -81,11 +81,12 @@ _MOST_KEPT = 1_024
 _SLASHES = 5
 """How many `/` the line `POST /v2/queues/NAME/messages HTTP/1.1` has; what lies below has an id."""
 _UNIQUE = (
-    *(b"idempotency-key", b"traceparent", b"x-openstack-request-id", b"x-request-id"),
+    *(b"idempotency-key", b"x-openstack-request-id", b"x-request-id"),
+    *(b"traceparent", b"tracestate", b"baggage", b"b3", b"x-b3-traceid", b"x-b3-spanid"),
+    *(b"x-b3-parentspanid", b"x-datadog-trace-id", b"x-datadog-parent-id", b"x-amzn-trace-id"),
     *(b"amz-sdk-invocation-id", b"amz-sdk-request", b"x-amz-content-sha256", b"x-amz-date"),
-    b"x-amzn-trace-id",
 )
-"""Headers that have another value in each request: of clients, of proxies, of SDKs of SQS."""
+"""Headers that have another value in each request: of clients, of traces, of SDKs of SQS."""
 _IDS = re.compile(rb"(?:(?<=/messages/)|(?<=/claims/)|(?<=[=,]))([0-9a-f]{32})(?=[ /?&,])")
 """The id of a message or a claim in the line of a request."""
 _CUT = re.compile(
