@@ -85,15 +85,6 @@ def test_promtool_reads_what_a_scrape_shows() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_no_two_families_of_a_scrape_have_one_name() -> None:
-    app = application()
-    shown = [["p", "q", 1, 1, 1, 1, True]]
-    text = app.metrics.show({**COUNTED, "shown": shown})
-    names = re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)
-    assert len(names) > 40
-    assert sorted(set(names)) == sorted(names)
-
-
 @pytest.mark.parametrize("name", ["kubernetes-embedded.yaml", "kubernetes-redis.yaml"])
 def test_kubernetes_gets_pods_that_fit_together(name: str) -> None:
     first, *others = documents(name)

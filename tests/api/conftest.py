@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from tests.keystone import Keystone, User
+from tests.server import ServerProcess
 from tests.waiting import until
 from zaqar_lite.api.asgi import Scope
 from zaqar_lite.api.request import Route
@@ -219,6 +220,13 @@ async def api(make_api: MakeApi) -> AsyncIterator[Api]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    """A server with its defaults."""
+    with ServerProcess("memory://") as started:
+        yield started
+
+
 @pytest.fixture
 async def operated(make_api: MakeApi) -> AsyncIterator[Api]:
     """A server with every route, and who may do everything."""
@@ -233,6 +241,14 @@ def keystone() -> Iterator[Keystone]:
     with Keystone() as running:
         running.state.users["zaqar"] = User("secret", "service", ("service",))
         yield running
+
+
+def nested(depth: int) -> Any:
+    """Lists within lists."""
+    value: list[Any] = []
+    for _ in range(depth - 1):
+        value = [value]
+    return value
 
 
 @asynccontextmanager

@@ -12,7 +12,6 @@ import pytest
 from tests.api.conftest import CLIENT_ID, Api, MakeApi
 from tests.api.websocket.talk import Talk
 from tests.server import ServerProcess
-from zaqar_lite.api.auditing import is_managing
 from zaqar_lite.client import Client
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.main import create_app
@@ -20,27 +19,6 @@ from zaqar_lite.server.loading import load
 
 FULL = Path("/dev/full")
 pytestmark = pytest.mark.anyio
-MANAGING = {
-    *(
-        "create_queue",
-        "update_queue",
-        "delete_queue",
-        "purge_queue",
-        "share_queue",
-        "unshare_queue",
-    ),
-    *("create_subscription", "update_subscription", "delete_subscription"),
-    *("confirm_subscription", "rotate_secret", "retry_delivery", "ping_subscription"),
-    *("create_key", "change_key", "rotate_key", "delete_key", "set_quotas", "reset_quotas"),
-    *("create_topic", "update_topic", "delete_topic", "purge_topic", "share_topic"),
-    *("unshare_topic", "topic_create_subscription", "topic_update_subscription"),
-    *("topic_delete_subscription", "topic_confirm_subscription", "topic_rotate_secret"),
-    *("begin_redrive", "cancel_redrive", "begin_delayed_act", "cancel_delayed_act"),
-    *("put_schedule", "change_schedule", "delete_schedule", "fire_schedule"),
-    *("create_pool", "update_pool", "delete_pool", "drain_pool"),
-    *("create_flavor", "update_flavor", "delete_flavor"),
-}
-"""Every route that manages; one that is new is told of by itself, and named here knowingly."""
 
 
 def events(file: Path) -> list[dict[str, Any]]:
@@ -53,13 +31,6 @@ def told(event: dict[str, Any]) -> tuple[str, str, str, str, str]:
     kind = target["typeURI"].rpartition("/")[2]
     status = event["reason"]["reasonCode"]
     return event["action"], kind, target["id"], event["outcome"], status
-
-
-def test_the_managing_routes_are_these() -> None:
-    settings = {"store": "memory://", "admin_mode": True, "auth": "keys", "pooling": True}
-    routes = create_app(load(environment={}, overrides=settings)).routes
-    assert {route.name for route in routes if is_managing(route)} >= MANAGING
-    assert not any(is_managing(route) for route in routes if route.method == "GET")
 
 
 async def test_who_did_what_from_where_with_which_outcome(

@@ -47,11 +47,6 @@ async def test_refuses_a_number_that_no_float_holds(api: Api, number: bytes, pla
     assert (await post(api, sent.replace(b"%b", b'"' + number + b'"'))).status_code == 201
 
 
-async def test_refuses_bytes_that_are_no_text_in_a_body(api: Api) -> None:
-    answer = await post(api, b'{"messages": [{"body": "\xff"}]}')
-    assert (answer.status_code, answer.json()["title"]) == (400, "Invalid request body")
-
-
 @pytest.mark.parametrize(
     "body",
     [
@@ -254,11 +249,12 @@ async def test_the_largest_document_does_not_hold_up_the_others(unit: bytes) -> 
         lines += event == "line"
         return trace
 
+    before = sys.gettrace()
     sys.settrace(trace)
     try:
         assert len(await posted(content)) == 1
     finally:
-        sys.settrace(None)
+        sys.settrace(before)
     assert lines < 100_000
 
 

@@ -133,15 +133,6 @@ async def test_lists_delayed_messages_when_asked(api: Api) -> None:
     assert (await api.call("DELETE", "messages?pop=1")).json()["messages"] == []
 
 
-async def test_switching_the_delay_off_exposes_what_waits_at_once(api: Api) -> None:
-    await delayed_queue(api, 900)
-    await api.post({"body": 1}, {"body": 2})
-    operation = [{"op": "remove", "path": "/metadata/_default_message_delay"}]
-    await api.expect(200, "PATCH", "", operation)
-    assert len(await api.browse()) == 2
-    assert [message["body"] for message in await api.claim()] == [1, 2]
-
-
 async def test_edits_a_message_before_its_delivery(api: Api) -> None:
     await delayed_queue(api)
     first, second = await api.post({"body": 1}, {"body": 2})
@@ -268,12 +259,6 @@ async def test_refuses_chains_of_dead_letter_queues(api: Api) -> None:
     await api.call("DELETE", "/v2/queues/a")
     await api.call("DELETE", "/v2/queues/also")
     await api.expect(200, "PATCH", "/v2/queues/b", operation)
-
-
-async def test_a_wrong_parameter_claims_nothing(api: Api) -> None:
-    await api.post({"body": 1})
-    await api.expect(400, "POST", "claims?details=maybe")
-    assert len(await api.claim()) == 1
 
 
 async def pile_up(api: Api, count: int) -> None:

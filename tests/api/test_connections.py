@@ -24,13 +24,6 @@ MESSAGE = b'{"messages": [{"body": 1}]}'
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    """A server with its defaults."""
-    with ServerProcess("memory://") as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
 def strict() -> Iterator[ServerProcess]:
     """A server that gives its clients little time."""
     bounds = {
@@ -115,29 +108,6 @@ def test_a_refusal_of_what_has_no_body_or_was_read_leaves_the_connection(
             assert raw.call("GET", "/v2/queues").status == 200
 
 
-def test_requests_sent_at_once_are_answered_in_their_order(server: ServerProcess) -> None:
-    """Up to the one that is refused early; what follows it is none."""
-    with Raw(server) as raw:
-        raw.send(
-            request("GET", "/v2/ping")
-            + request("GET", "/nope")
-            + request("POST", POST, length=9_000_000)
-            + request("GET", "/v2/queues")
-        )
-        assert [raw.answer().status for _ in range(3)] == [204, 404, 400]
-        assert raw.rest() == b""
-
-
-def test_what_is_no_http_does_not_answer_the_request_before_it(server: ServerProcess) -> None:
-    with Raw(server) as raw:
-        raw.send(request("GET", "/v2/health") + b"nonsense\r\n\r\n" * 10)
-        answer = raw.answer()
-        assert (answer.status, answer.json()["title"]) == (404, "404 Not Found")
-        rest = raw.rest()
-        assert rest == b"" or rest.startswith(b"HTTP/1.1 400 ")
-        assert rest.count(b"HTTP/1.1 4") <= 1
-
-
 @pytest.mark.parametrize(
     "sent",
     [
@@ -160,13 +130,6 @@ def test_what_is_no_http_is_refused_in_the_form_of_errors(
         assert (refused.status, refused.headers["connection"]) == (400, "close")
         assert refused.json()["title"] == "Bad request"
         assert "TLS to a port of plain HTTP" in refused.json()["description"]
-        assert raw.rest() == b""
-
-
-def test_a_broken_chunk_ends_the_connection_without_a_second_answer(server: ServerProcess) -> None:
-    with Raw(server) as raw:
-        raw.send(request("POST", POST, headers={"Transfer-Encoding": "chunked"}) + b"zz\r\n")
-        assert raw.answer().status == 400
         assert raw.rest() == b""
 
 
@@ -367,13 +330,6 @@ def test_connections_that_the_open_files_cannot_hold_are_told_of() -> None:
         assert "44 connections at most" in server.log()
 
 
-def test_a_connection_that_is_idle_behind_an_answer_is_closed(strict: ServerProcess) -> None:
-    with Raw(strict) as raw:
-        raw.send(request("GET", "/v2/queues"))
-        assert raw.answer().status == 200
-        assert raw.rest() == b""
-
-
 def test_requests_that_are_sent_ahead_are_answered_in_their_order(server: ServerProcess) -> None:
     """However many: they are parsed as they have their turns, and bodies may lie between them."""
     body = b'{"messages": [{"body": "%b"}]}' % (b"x" * 20_000)
@@ -385,16 +341,6 @@ def test_requests_that_are_sent_ahead_are_answered_in_their_order(server: Server
         statuses = [raw.answer().status for _ in range(2_005)]
     assert {n for n, status in enumerate(statuses) if status == 201} == {1_000, 2_001}
     assert {*statuses} == {200, 201}
-
-
-def test_chunked_bodies_are_read_and_what_follows_them_too(server: ServerProcess) -> None:
-    post = chunked("POST", POST, b'{"messages": ', b'[{"body": 1}]}')
-    with Raw(server) as raw:
-        raw.send((post + request("GET", "/v2/queues")) * 20)
-        assert [raw.answer().status for _ in range(40)] == [201, 200] * 20
-        for byte in post:
-            raw.send(bytes((byte,)))
-        assert raw.answer().status == 201
 
 
 def test_a_chunked_body_is_bounded_by_its_route(server: ServerProcess) -> None:

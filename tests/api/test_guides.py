@@ -4,13 +4,8 @@ import re
 import subprocess
 import textwrap
 from pathlib import Path
-from xml.etree import ElementTree as ET
-
-import pytest
 
 from tests.server import ServerProcess
-from zaqar_lite.domain.attempts import MAX_ATTEMPTS
-from zaqar_lite.service.pooling.pools import MAX_FLAVORS, MAX_POOLS
 
 SOURCE = Path(__file__).parents[2] / "api-ref" / "source"
 
@@ -62,17 +57,3 @@ def test_the_commands_about_retries_work_and_the_letter_says_why() -> None:
     assert letters.count('"reason":"exit_1"') == 2
     assert '"reason":"max_failures"' in letters
     assert '"body":"poison"' in letters
-
-
-def test_the_guide_has_the_numbers_of_the_program() -> None:
-    text = (SOURCE / "guide-retries.rst").read_text()
-    assert f"last {MAX_ATTEMPTS - 1} are kept" in text
-    text = (SOURCE / "pools.rst").read_text()
-    assert f"{MAX_FLAVORS:,} flavors, and a server at most {MAX_POOLS} pools" in text
-
-
-@pytest.mark.parametrize("state", ["ready", "delayed", "claimed", "parked", "dead letter"])
-def test_the_picture_shows_every_state(state: str) -> None:
-    picture = ET.parse(SOURCE / "message-states.svg")  # noqa: S314 - our own file
-    names = picture.findall(".//{*}text[@class='name']")
-    assert state in [name.text for name in names]

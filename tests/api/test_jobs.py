@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.api.conftest import Api, MakeApi, claim_id_of
+from tests.api.conftest import Api, MakeApi, claim_id_of, nested
 from tests.contract.pausing import pause_before
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.limits import Limits
@@ -42,14 +42,6 @@ async def ended(api: Api, path: str) -> dict[str, Any]:
         path, lambda job: job["state"] != "running" and job["ended"]
     )
     return job
-
-
-def nested(depth: int) -> Any:
-    """Lists within lists."""
-    value: list[Any] = []
-    for _ in range(depth - 1):
-        value = [value]
-    return value
 
 
 async def run(api: Api, path: str, document: dict[str, Any]) -> dict[str, Any]:
@@ -169,13 +161,6 @@ async def test_one_job_of_a_kind_runs_and_can_be_cancelled(api: Api) -> None:
     await api.expect(204, "DELETE", path)
     for method in ("GET", "DELETE"):
         await api.expect(404, method, f"{LETTERS}/redrives/nobody")
-
-
-async def test_a_limit_ends_a_job(api: Api) -> None:
-    await let_die(api, *range(10))
-    job = await run(api, f"{LETTERS}/redrives", {"filter": {}, "limit": 4})
-    assert (job["selected"], job["done"]) == (4, 4)
-    assert await bodies(api) == [0, 1, 2, 3]
 
 
 async def test_slow_jobs_of_a_project_leave_places_for_others(api: Api) -> None:

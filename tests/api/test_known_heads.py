@@ -5,7 +5,7 @@ import json
 import random
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 import httptools
@@ -20,13 +20,6 @@ from zaqar_lite.server.http1 import KnownHeads, RequestReader
 POST = "/v2/queues/q/messages"
 MESSAGE = b'{"messages": [{"body": 1}]}'
 AWS = "AWS4-HMAC-SHA256 Credential=k, SignedHeaders=host, Signature="
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    """A server with its defaults."""
-    with ServerProcess("memory://") as started:
-        yield started
 
 
 def test_a_head_that_is_known_stands_for_the_same_request_only(server: ServerProcess) -> None:

@@ -1,6 +1,5 @@
 """Pools and flavors to the status code, and where queues lie."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -400,31 +399,6 @@ async def test_what_a_pool_can_not_do_is_refused(pools: Pools) -> None:
     await api.expect(201, "PUT", other)
     refused = await api.call("PUT", f"{other}-filtered", {"_filter": "a = 'b'"})
     assert "they lie in several" in refused.json()["description"]
-
-
-async def test_a_redrive_goes_to_a_queue_in_another_pool(make_api: MakeApi, tmp_path: Path) -> None:
-    async with make_api(**ADMIN, drain_wait=0.1) as api:
-        pools = Pools(api, tmp_path)
-        for name in ("one", "two"):
-            await pools.make(name)
-            await api.call("PUT", f"/v2/flavors/{name}", {"pool_list": [name]})
-            await api.expect(201, "PUT", f"/v2/queues/{api.queue}-{name}", {"_flavor": name})
-        source, target = f"/v2/queues/{api.queue}-one", f"/v2/queues/{api.queue}-two"
-        await api.call("POST", f"{source}/messages", {"messages": [{"body": n} for n in range(3)]})
-        order = {"to": f"{api.queue}-two", "filter": {}}
-        begun = await api.call("POST", f"{source}/redrives", order)
-        found: list[Any] = []
-        async with asyncio.timeout(30):
-            while len(found) < 3:
-                claimed = await api.call("POST", f"{target}/claims", {})
-                found += (
-                    [one["body"] for one in claimed.json()["messages"]] if claimed.content else []
-                )
-                await asyncio.sleep(0.05)
-        assert sorted(found) == [0, 1, 2]
-        job = (await api.call("GET", begun.headers["Location"])).json()
-        assert (job["state"], job["done"]) == ("completed", 3)
-        assert (await api.call("GET", f"{source}/messages?echo=true")).json()["messages"] == []
 
 
 @pytest.mark.parametrize("name", ["a b", "é", "a\r\nX-Evil: 1", "50%", "a?b#c", "\0"])

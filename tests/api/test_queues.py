@@ -51,10 +51,6 @@ async def test_stores_unknown_reserved_keys_and_nulls_as_they_are(api: Api) -> N
     assert (await api.call("GET", "")).json() == {**DEFAULTS, **metadata}
 
 
-async def test_refuses_metadata_above_the_limit(api: Api) -> None:
-    await api.expect(400, "PUT", "", {"x": "y" * 65_536}, title="Invalid API request")
-
-
 async def test_metadata_can_not_grow_above_the_limit_by_patches(make_api: MakeApi) -> None:
     async with make_api(max_queue_metadata=1_000) as api:
         await api.call("PUT", "")
@@ -141,15 +137,6 @@ async def test_purges_messages_of_every_state(api: Api) -> None:
     await api.expect(204, "POST", "purge", {"resource_types": ["messages"]})
     assert (await api.call("GET", "stats")).json()["messages"]["total"] == 0
     assert (await api.call("GET", "")).json()["keep"] == 1
-
-
-async def test_deletes_a_queue_with_its_messages(api: Api) -> None:
-    await api.call("PUT", "", {"a": 1})
-    await api.post({"body": 1})
-    await api.expect(204, "DELETE", "")
-    assert (await api.call("GET", "")).json() == DEFAULTS
-    await api.call("PUT", "")
-    assert await api.browse() == []
 
 
 async def test_a_post_while_its_queue_is_deleted_outlives_it_in_no_store(

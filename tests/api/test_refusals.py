@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.api.conftest import Api
+from tests.api.conftest import Api, nested
 
 pytestmark = pytest.mark.anyio
 REQUEST, BODY = "Invalid API request", "Invalid request body"
@@ -36,14 +36,6 @@ def posts(messages: Iterable[Any]) -> list[Any]:
 def patches(*operations: object) -> list[Any]:
     """Patches of which the last operation is one of these."""
     return [[{"op": "add", "path": "/metadata/z", "value": 1}, one] for one in operations]
-
-
-def nested(depth: int) -> Any:
-    """Lists within lists."""
-    value: list[Any] = []
-    for _ in range(depth - 1):
-        value = [value]
-    return value
 
 
 class Refusals(NamedTuple):

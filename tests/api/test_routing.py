@@ -109,12 +109,6 @@ async def test_refuses_a_filter_with_the_position_of_the_error(
         assert "position" in answer.json()["description"]
 
 
-async def test_limits_the_filters_of_a_project(make_api: MakeApi) -> None:
-    async with make_api(max_filters_per_project=1) as api:
-        await api.expect(201, "PUT", "/v2/queues/a", {"_filter": "TRUE"})
-        await api.expect(400, "PUT", "/v2/queues/b", {"_filter": "TRUE"})
-
-
 async def test_a_queue_without_a_filter_does_not_count_for_the_limit(make_api: MakeApi) -> None:
     rules = "RULES (TRUE -> 1)"
     async with make_api(max_filters_per_project=0) as api:

@@ -75,12 +75,6 @@ async def put_again(api: Api) -> None:
     assert answer.status_code in (200, 201)
 
 
-@pytest.mark.parametrize("name", ["@hourly", "@daily", "@weekly", "@monthly", "@yearly"])
-async def test_crons_names_are_taken(api: Api, name: str) -> None:
-    made = await put(api, cron=name)
-    assert (made["cron"], len(made["next"])) == (name, 5)
-
-
 async def test_a_name_that_is_none(api: Api) -> None:
     document = {"queue": "q", "body": 1, "every": 60}
     await api.expect(400, "PUT", "/v2/schedules/a%20b", document)

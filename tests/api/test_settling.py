@@ -141,15 +141,6 @@ async def test_results_say_what_was_not_done(api: Api) -> None:
     assert all(one["description"] for one in answer.json()["results"])
 
 
-async def test_a_message_that_is_named_twice_changes_nothing(api: Api) -> None:
-    message = await one_claimed(api)
-    document = {"delete": [message["id"]], "release": [{"id": message["id"]}]}
-    settle = f"claims/{claim_id_of(message)}/settle"
-    answer = await api.expect(400, "POST", settle, document)
-    assert "named twice" in answer.json()["description"]
-    assert (await api.call("GET", "stats")).json()["messages"]["claimed"] == 1
-
-
 async def test_a_claim_is_released_with_a_delay(api: Api) -> None:
     message = await one_claimed(api)
     path = f"claims/{claim_id_of(message)}"

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -100,8 +99,7 @@ async def test_keeps_no_message(api: Api) -> None:
     await api.expect(204, "DELETE", f"{TOPIC}/messages?ids={message}")
     assert (await api.call("DELETE", f"{TOPIC}/messages?pop=1")).json() == {"messages": []}
     for query in ("", "?pop=0", "?pop=99999", "?pop=x", "?ids=a&pop=1", f"?ids={'a,' * 21}"):
-        for place in (TOPIC, f"/v2/queues/{api.queue}"):
-            await api.expect(400, "DELETE", f"{place}/messages{query}")
+        await api.expect(400, "DELETE", f"{TOPIC}/messages{query}")
     for place in (TOPIC, f"/v2/queues/{api.queue}"):
         for wrong_flag in ("echo=x", "details=x", "wait=-1", "wait=61", f"ids={'a,' * 21}"):
             await api.expect(400, "GET", f"{place}/messages?{wrong_flag}")
@@ -148,18 +146,6 @@ async def test_a_delay_is_honoured_by_the_queues_that_delay(api: Api) -> None:
     await in_queue(api, "slow", 1)
 
 
-async def test_an_instant_is_a_delay(api: Api) -> None:
-    await api.call("PUT", "/v2/queues/slow", {"_default_message_delay": 600})
-    await subscribe(api, "queue:slow")
-    due = datetime.now(UTC) + timedelta(seconds=300)
-    await post(api, {"body": 1, "deliver_at": due.isoformat(timespec="milliseconds")})
-    api.advance(200)
-    await asyncio.sleep(0.2)
-    assert await messages(api, "slow") == []
-    api.advance(102)
-    await in_queue(api, "slow", 1)
-
-
 async def test_the_topics_defaults_hold_for_messages_without_their_own(api: Api) -> None:
     await api.call("PUT", TOPIC, {"_default_message_ttl": 77})
     await api.call("PUT", "/v2/queues/plain", {"_default_message_ttl": 99})
@@ -195,18 +181,6 @@ async def test_headers_and_groups_come_along(api: Api) -> None:
     await in_queue(api, "plain", 1)
     (found,) = await messages(api, "plain", "echo=true&details=true")
     assert (found["headers"], found["group"]) == ({"kind": "a"}, "g")
-
-
-async def test_exhausted_messages_go_to_the_queues_own_dead_letters(api: Api) -> None:
-    metadata = {"_dead_letter_queue": "dead", "_max_claim_count": 1}
-    await api.call("PUT", "/v2/queues/plain", metadata)
-    await subscribe(api, "queue:plain")
-    await post(api, {"body": 1})
-    await in_queue(api, "plain", 1)
-    await api.expect(201, "POST", "/v2/queues/plain/claims", {"ttl": 60, "grace": 60})
-    api.advance(61)
-    await api.expect(204, "POST", "/v2/queues/plain/claims")
-    await in_queue(api, "dead", 1)
 
 
 async def test_its_subscriptions_are_its_own(api: Api) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.conftest import Api, MakeApi
+from tests.api.conftest import Api
 from tests.conftest import StartServer
 
 pytestmark = pytest.mark.anyio
@@ -68,20 +68,6 @@ async def test_a_wrong_request_is_refused_before_it_waits_behind_others(
     assert message["body"] == 1
 
 
-async def test_first_come_first_served_and_no_herd(api: Api) -> None:
-    waiting = []
-    for _ in range(5):
-        waiting.append(claiming(api))
-        await asleep(api, 1, waiting)
-    for number in range(3):
-        await api.post({"body": number})
-        (message,) = await asyncio.wait_for(waiting[number], 5)
-        assert message["body"] == number
-    await asleep(api, 5, waiting[3:])
-    await api.post({"body": 3}, {"body": 4})
-    assert [m["body"] for task in waiting[3:] for m in await asyncio.wait_for(task, 5)] == [3, 4]
-
-
 async def test_a_delay_a_lease_and_a_parking_wake_when_they_end(api: Api) -> None:
     await api.call("PUT", "", {"_default_message_delay": 1})
     await api.post({"body": "delayed"})
@@ -89,25 +75,6 @@ async def test_a_delay_a_lease_and_a_parking_wake_when_they_end(api: Api) -> Non
     await api.expect(204, "PATCH", message["href"], {"claim": {"release_in": 1}})
     (again,) = await asyncio.wait_for(claiming(api), 10)
     assert again["id"] == message["id"]
-
-
-async def test_what_is_posted_delayed_during_the_wait_wakes_when_it_is_due(api: Api) -> None:
-    await api.call("PUT", "", {"_default_message_delay": 1})
-    waiting = [claiming(api)]
-    await asleep(api, 1, waiting)
-    await api.post({"body": "delayed"})
-    (message,) = await asyncio.wait_for(waiting[0], 10)
-    assert message["body"] == "delayed"
-
-
-async def test_a_release_wakes_and_so_does_a_failure(api: Api) -> None:
-    await api.post({"body": 1})
-    (message,) = await api.claim(1)
-    waiting = [claiming(api)]
-    await asleep(api, 1, waiting)
-    failed = {"claim": {"release_in": 0, "failed": True}}
-    await api.expect(204, "PATCH", message["href"], failed)
-    assert len(await asyncio.wait_for(waiting[0], 5)) == 1
 
 
 async def test_readers_are_all_woken_and_take_no_turn(api: Api) -> None:
@@ -125,18 +92,6 @@ async def test_a_waiting_pop_takes_one(api: Api) -> None:
     await asleep(api, 1, [popping])
     await api.post({"body": 1}, {"body": 2})
     assert len((await asyncio.wait_for(popping, 5)).json()["messages"]) == 1
-
-
-async def test_waiters_are_bounded_by_project(make_api: MakeApi) -> None:
-    async with make_api(max_waiters_per_project=2) as api:
-        waiting = [claiming(api), claiming(api)]
-        await asleep(api, 2, waiting)
-        refused = await api.expect(429, "POST", "claims?wait=30")
-        assert int(refused.headers["Retry-After"]) >= 1
-        assert (await api.call("POST", "claims")).status_code == 204  # who does not wait may ask
-        await api.post({"body": 1}, {"body": 2})
-        await asyncio.wait_for(asyncio.gather(*waiting), 5)
-        await api.expect(204, "POST", "claims?wait=1")
 
 
 def _raw_claim(port: int, wait: int) -> socket.socket:

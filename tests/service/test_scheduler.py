@@ -102,15 +102,6 @@ async def test_each_instant_has_one_message(place: Place) -> None:
     assert (schedule.fired, schedule.failed, schedule.uncertain) == (7, 0, 0)
 
 
-async def test_ten_days_of_hours(place: Place) -> None:
-    await place.put("a", every="1h", missed="all")
-    await place.put("b", cron="30 * * * *", time_zone="Asia/Kolkata")
-    for _ in range(10 * 48):
-        place.clock.advance(30 * MINUTE)
-        await place.run()
-    assert len(await place.posted()) == 2 * 240
-
-
 @pytest.mark.skipif("ZAQAR_TEST_ALL" not in os.environ, reason="takes minutes: tests/run --all")
 async def test_a_year_of_minutes_is_posted_525_600_times(place: Place) -> None:
     """The clock goes from minute to minute through a year with two changes in Berlin."""

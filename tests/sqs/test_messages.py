@@ -46,17 +46,6 @@ async def test_a_message_that_is_received_for_no_time_is_there_at_once(sqs: Sqs)
     assert await sqs.receive() == []
 
 
-async def test_an_old_handle_deletes_nothing_that_another_receiver_holds(sqs: Sqs) -> None:
-    await sqs.call("SendMessage", MessageBody="x")
-    (first,) = await sqs.receive(VisibilityTimeout=1)
-    sqs.api.advance(2)
-    (second,) = await sqs.receive(VisibilityTimeout=10)
-    await sqs.call("DeleteMessage", ReceiptHandle=first["ReceiptHandle"])
-    sqs.api.advance(11)
-    assert len(await sqs.receive()) == 1
-    await sqs.call("DeleteMessage", ReceiptHandle=second["ReceiptHandle"])
-
-
 async def test_a_handle_is_of_one_message_of_one_queue(sqs: Sqs) -> None:
     await sqs.create("other")
     for body in ("a", "b"):

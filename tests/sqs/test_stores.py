@@ -37,26 +37,6 @@ async def on_store(make_api: MakeApi, settings: dict[str, Any]) -> AsyncIterator
         yield made
 
 
-async def test_no_message_is_held_by_two_receivers(on_store: Sqs) -> None:
-    sqs = on_store
-    for first in range(0, 40, 10):
-        entries = [{"Id": str(n), "MessageBody": str(first + n)} for n in range(10)]
-        await sqs.call("SendMessageBatch", Entries=entries)
-    found: list[str] = []
-
-    async def receive() -> None:
-        while messages := await sqs.receive(MaxNumberOfMessages=3):
-            found.extend(one["Body"] for one in messages)
-            held = [{"Id": one["Body"], "ReceiptHandle": one["ReceiptHandle"]} for one in messages]
-            answer = await sqs.call("DeleteMessageBatch", Entries=held)
-            assert len(answer["Successful"]) == len(messages)
-
-    await asyncio.gather(*(receive() for _ in range(5)))
-    assert sorted(map(int, found)) == list(range(40))
-    sqs.api.advance(31)
-    assert await sqs.receive() == []
-
-
 async def test_a_lease_ends_is_extended_and_given_back(on_store: Sqs) -> None:
     sqs = on_store
     await sqs.call("SendMessage", MessageBody="x")

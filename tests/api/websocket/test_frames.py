@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import httpx
 import msgspec
 import pytest
 from websockets import Origin
@@ -110,17 +109,6 @@ def test_a_field_that_is_nested_deeply_is_answered(talk: Talk, field: str, deep:
     assert talk.ask("ping_node").status == 204
 
 
-def test_an_answer_that_is_nested_too_deeply_is_told_so(server: ServerProcess) -> None:
-    nested: Any = []
-    for _ in range(260):
-        nested = [nested]
-    with Talk(server) as talk:
-        made = talk.ask("queue_create", queue_name="deep", metadata={"n": nested})
-        assert made.status == 400
-        assert talk.ask("queue_get", queue_name="deep").status == 200
-        assert talk.ask("ping_node").status == 204
-
-
 class Kept:
     """A connection that keeps what is sent on it."""
 
@@ -205,16 +193,6 @@ def test_a_frame_that_is_too_large_is_refused_and_the_connection_goes_on(
             assert refused["headers"]["status"] == 400
             assert f"{size} bytes; 327680 are allowed" in refused["body"]["error"]
         assert talk.ask("queue_create", queue_name=f"after-{size}-{binary}").status == 201
-
-
-def test_metadata_that_are_too_large_are_refused_and_the_connection_goes_on(
-    server: ServerProcess,
-) -> None:
-    with Talk(server) as talk:
-        for size in (65_536, 300_000, 6_553_600):
-            refused = talk.ask("queue_create", queue_name="q", metadata={"x": "y" * size})
-            assert refused.status == 400
-        assert talk.ask("queue_create", queue_name="small", metadata={"x": "y"}).status == 201
 
 
 def test_a_frame_that_no_server_could_pass_over_ends_the_connection(
@@ -403,9 +381,3 @@ def test_connections_are_bounded_together() -> None:
                 with contextlib.suppress(OSError):
                     fourth.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 assert fourth.recv(12) == b"HTTP/1.1 503"
-
-
-def test_http_goes_on_beside_sockets(server: ServerProcess) -> None:
-    with Talk(server) as talk:
-        assert talk.ask("ping_node").status == 204
-        assert httpx.get(f"{server.url}/").status_code == 300
