@@ -84,9 +84,10 @@ _UNIQUE = (
     *(b"idempotency-key", b"x-openstack-request-id", b"x-request-id"),
     *(b"traceparent", b"tracestate", b"baggage", b"b3", b"x-b3-traceid", b"x-b3-spanid"),
     *(b"x-b3-parentspanid", b"x-datadog-trace-id", b"x-datadog-parent-id", b"x-amzn-trace-id"),
+    *(b"x-cloud-trace-context", b"cf-ray"),
     *(b"amz-sdk-invocation-id", b"amz-sdk-request", b"x-amz-content-sha256", b"x-amz-date"),
 )
-"""Headers that have another value in each request: of clients, of traces, of SDKs of SQS."""
+"""Headers of another value in each request: of clients, traces, proxies, and SDKs of SQS."""
 _IDS = re.compile(rb"(?:(?<=/messages/)|(?<=/claims/)|(?<=[=,]))([0-9a-f]{32})(?=[ /?&,])")
 """The id of a message or a claim in the line of a request."""
 _CUT = re.compile(
@@ -99,8 +100,8 @@ _CUT = re.compile(
 Only the last `Signature=` is tried: to try each of many took 4 ms. Nothing may stand behind the
 signature, as a credential would be cut out with it.
 """
-LONGEST_KEPT = 2_048
-"""Bytes of a head that may be kept."""
+LONGEST_KEPT = 4_096
+"""Bytes of a head that may be kept: a JWT often has two thousand."""
 NO_UPGRADE = "Unsupported upgrade request."
 logger = logging.getLogger("zaqar_lite")
 
