@@ -74,6 +74,11 @@ def test_a_csv_row_with_a_bad_number_is_set_aside_under_its_own_number(
     assert run(*words, stdin=rows) == (2, [])
     assert run(*words, stdin=b"body\n\xff\n") == (2, [])
     assert "- is not CSV in UTF-8" in run.said
+    # A comma without quotes would cut a body, and half a line has none.
+    for line in (b"60,Hello, world", b"60"):
+        assert run(*words, stdin=b"ttl,body\n60,a\n" + line) == (2, [])
+        assert "line 3 has not the fields that the header names" in run.said
+    assert run(*words, stdin=b"body\n" + b"x" * 200_000)[1][0]["messages"] == 1
 
 
 def test_csv_has_a_body_column_and_understands_others(

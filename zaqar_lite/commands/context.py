@@ -32,8 +32,7 @@ def add_commands(subparsers: Leaves) -> None:
 
 def add(known: contexts.Contexts, arguments: argparse.Namespace, output: Output) -> None:
     """Name a server; the first one is used from now on."""
-    given = {field: getattr(arguments, field) for field in contexts.FIELDS}
-    said = {field: value for field, value in given.items() if value is not None}
+    said = {one: it for one in contexts.FIELDS if (it := getattr(arguments, one)) is not None}
     if said.get("key") == "-":
         said["key"] = sys.stdin.readline().strip()
     if "key" in said and "key_env" in said:

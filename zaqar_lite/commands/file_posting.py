@@ -133,8 +133,7 @@ class Rejects:
                 if isinstance(reason, sdk.BadRequest) and isinstance(body, sdk.RawBody):
                     reason.description = f"{reason.description} {NO_JSON}"
                 raise reason
-            message = f"record {record}: {reason}"
-            raise UsageError(message) from reason
+            raise UsageError(f"record {record}: {reason}") from reason
         text = body.decode("utf-8", "replace") if isinstance(body, sdk.RawBody) else body
         line = {"record": record, "reason": str(reason), "input": text}
         self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
@@ -156,9 +155,8 @@ def _open(name: str, stack: contextlib.ExitStack) -> BinaryIO:
 
 def _read(arguments: argparse.Namespace, source: BinaryIO) -> Items:
     """Yield the messages."""
-    if (arguments.format or arguments.file.rpartition(".")[2]) == "csv":
-        return _csv(arguments, source)
-    return _lines(arguments, source)
+    is_csv = (arguments.format or arguments.file.rpartition(".")[2]) == "csv"
+    return (_csv if is_csv else _lines)(arguments, source)
 
 
 def _key(run: str) -> Callable[[Item], str]:
@@ -191,8 +189,9 @@ def _csv(arguments: argparse.Namespace, source: BinaryIO) -> Items:
     """Yield the rows as messages; a value in a row overrides the option for all rows.
 
     Raises:
-        ValueError: there is no such column.
+        ValueError: there is no such column, or a row has no body, or more fields than the header.
     """
+    csv.field_size_limit(1 << 30)  # bytes of a body; 128 KiB by itself
     text = io.TextIOWrapper(source, encoding="utf-8-sig", newline="")
     rows = csv.DictReader(text)
     try:
@@ -201,12 +200,14 @@ def _csv(arguments: argparse.Namespace, source: BinaryIO) -> Items:
             message = f"the file has no column {column!r}; it has {', '.join(names) or 'none'}"
             raise ValueError(message)
         for row in rows:
+            if row[column] is None or None in row:
+                raise UsageError(f"line {rows.line_num} has not the fields that the header names")
             at, delay = _when(row, arguments)
             ttl, key = _number(row, "ttl", arguments.ttl), row.get("idempotency_key") or None
-            common = {"headers": arguments.headers, "group": arguments.group}
-            when = {"ttl": ttl, "delay": delay, "deliver_at": at}
-            yield sdk.NewMessage(body=row[column], idempotency_key=key, **when, **common)
-    except UnicodeDecodeError as error:
+            given = {"ttl": ttl, "delay": delay, "deliver_at": at, "headers": arguments.headers}
+            body, group = row[column], arguments.group
+            yield sdk.NewMessage(body=body, idempotency_key=key, group=group, **given)
+    except (UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{arguments.file} is not CSV in UTF-8: {error}") from error
     finally:
         text.detach()  # whoever opened the file closes it
