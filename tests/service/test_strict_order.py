@@ -107,7 +107,7 @@ async def test_while_a_turn_delivers_no_other_process_takes_one() -> None:
     messages, management, clock = process.store, process.management, process.clock
     made, now, delivered = await process.subscribe(), clock.now_ms(), []
 
-    async def look(note: OutboxMessage, _: QueueRef) -> OutboxMessage | None:
+    async def look(note: OutboxMessage, *_: object) -> OutboxMessage | None:
         return note
 
     async def end(delivery: Delivery, _: Subscription) -> None:
@@ -140,7 +140,7 @@ async def test_work_that_the_store_ends_holds_no_queue(monkeypatch: pytest.Monke
     messages, management, clock = process.store, process.management, process.clock
     made, now, delivered = await process.subscribe(), clock.now_ms(), []
 
-    async def look(note: OutboxMessage, _: QueueRef) -> OutboxMessage | None:
+    async def look(note: OutboxMessage, *_: object) -> OutboxMessage | None:
         return note
 
     async def deliver(delivery: Delivery, _: Subscription) -> None:
@@ -204,6 +204,30 @@ async def test_delayed_messages_keep_their_order_though_clocks_differ() -> None:
         one.advance(1_990)
     await process.deliver({"http": receiver})._work_on_ordered(QUEUE, made)
     assert receiver.ids == posted
+
+
+async def test_a_message_that_was_consumed_before_a_late_look_is_delivered() -> None:
+    """It was posted by a process whose clock is ahead of this one's."""
+    store_clock, clock = (
+        Clock(wall=lambda: 1_800_000_000.0, monotonic=lambda: 0.0) for _ in range(2)
+    )
+    process = Process(clock, create("memory://", clock=store_clock, options=StoreOptions()))
+    receiver = Recorder()
+    await process.subscribe(ordered=False)
+    await process.queues.change(QUEUE, lambda old: {**old, "_default_message_delay": 2})
+    for seconds, count in ((1, 0), (3, 1)):
+        clock.advance(5_000)
+        draft = Draft(b"1", ttl=60, delay=2)
+        receipt = await process.messages.post(QUEUE, [draft], size=1, client_id="c")
+        clock.advance(-5_000)
+        for one in (store_clock, clock):
+            one.advance(seconds * 1_000 + 500)
+        ids = [one.id for one in receipt.posted]
+        await process.store.delete(QUEUE, ids, claim_ids=())
+        claim = ClaimRequest(1, delay_mode=DelayMode.HONOUR, ttl_ms=60_000, client_id="c")
+        (message,) = (await process.store.claim(outbox_queue("p"), claim)).messages
+        await process.deliver({"http": receiver})._deliver_new(message)
+        assert len(receiver.ids) == count  # one that was deleted before it was due is not
 
 
 class Recorder(Transport):

@@ -87,7 +87,7 @@ _PAGE = 20
 
 Deliver = Callable[[Delivery, Subscription], Awaitable[tuple[Delivery, float] | None]]
 """Attempt a delivery; answer it with the seconds to its next try, None when it has ended."""
-Look = Callable[[OutboxMessage, QueueRef], Awaitable[OutboxMessage | None]]
+Look = Callable[[OutboxMessage, Message, QueueRef], Awaitable[OutboxMessage | None]]
 """Read a delayed message before it is due; None when it is not to be delivered now."""
 
 
@@ -190,7 +190,7 @@ class StrictOrder:
         posted = decode_outbox_message(message.body)
         if state.id != posted.id:
             state.id, state.attempts, state.next_at = posted.id, 0, 0
-        entry = await self.look(posted, ordered) if posted.due_at else posted
+        entry = await self.look(posted, message, ordered) if posted.due_at else posted
         if entry is None:
             return None
         delivery = entry.to(subscription.id)
@@ -261,7 +261,7 @@ class Deliveries:
         queue = QueueRef(entry.project, entry.queue)
         outcomes = await asyncio.gather(
             *(self._begin_ordered(queue, one) for one in entry.ordered),
-            self._deliver_to_others(entry, message.id, queue),
+            self._deliver_to_others(entry, message, queue),
             return_exceptions=True,
         )
         for outcome in outcomes:
@@ -281,7 +281,7 @@ class Deliveries:
         await self._post_wake_up(queue, subscription_id, at)
 
     async def _deliver_to_others(
-        self, entry: OutboxMessage, message_id: str, queue: QueueRef
+        self, entry: OutboxMessage, message: Message, queue: QueueRef
     ) -> None:
         """Send a message to all but the ordered subscriptions.
 
@@ -290,7 +290,7 @@ class Deliveries:
         """
         if entry.until <= self.clock.now_ms():
             return
-        due = await self._look_at_due(entry) if entry.due_at else entry
+        due = await self._look_at_due(entry, message) if entry.due_at else entry
         if due is None:
             return
         record = await record_of(self.management, queue)
@@ -303,7 +303,7 @@ class Deliveries:
         payload = forwarded = msgspec.Raw(payload_of(due))
         wait = 0.0
         if (sent := entry.sent) is not None:  # a topic's
-            entry.id = message_id
+            entry.id = message.id
             wait = (sent.delay or 0) - (self.clock.now_ms() - entry.posted_at) / 1000
             sent = msgspec.structs.replace(sent, body=entry.body, posted_at=entry.posted_at)
             forwarded = msgspec.Raw(encode(sent))
@@ -371,19 +371,21 @@ class Deliveries:
         await put(self.messages, retry_queue(queue.project), wake_up)
 
     async def _look_at_due(
-        self, entry: OutboxMessage, worker: QueueRef | None = None
+        self, entry: OutboxMessage, seen: Message, worker: QueueRef | None = None
     ) -> OutboxMessage | None:
         """Read a delayed message just before it is due: it may be deleted or edited by now.
 
-        None when it is not to be delivered now. If the message was due before this look, it is
-        delivered as it was posted: a consumer may have taken and deleted it already.
+        None when it is not to be delivered now. If the message was due before this look, by this
+        clock or by the store's when the outbox message was `seen`, it is delivered as it was
+        posted: a consumer may have taken and deleted it already.
         """
         queue = QueueRef(entry.project, entry.queue)
         found = await self.messages.get_messages(queue, (entry.id,))
         if not found:
             record = await self.management.get_queue(queue)
             delays = record is not None and record.is_delayed
-            return None if delays and self.clock.now_ms() < entry.due_at else entry
+            is_late = seen.now >= (seen.delay_expires_at or seen.now) + LEAD_MS
+            return entry if is_late or not delays or self.clock.now_ms() >= entry.due_at else None
         # Its instants are the store's, and this process's clock may differ: compare durations.
         message = found[0]
         due_at = message.delay_expires_at or 0
