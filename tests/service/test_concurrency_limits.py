@@ -120,6 +120,39 @@ async def test_what_a_killed_process_had_comes_back() -> None:
     assert [await processes.limits[1].take("p", 4) for _ in range(5)] == [True] * 4 + [False]
 
 
+async def test_what_a_process_had_before_it_was_cut_off_is_free_for_others() -> None:
+    processes = Processes()
+    for _ in range(4):
+        await processes.limits[0].take("p", 4)
+    for _ in range(3):
+        processes.limits[0].leave("p")
+    processes.time.advance(EXPIRES)
+    await processes.beat()  # which says that it lives again
+    assert [await processes.limits[1].take("p", 4) for _ in range(4)] == [True] * 3 + [False]
+
+
+async def test_what_could_not_be_given_back_is_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = Processes()
+    for _ in range(4):
+        await processes.limits[0].take("p", 4)
+    for _ in range(3):
+        processes.limits[0].leave("p")
+    await processes.beat()
+    put = processes.management.put_record
+
+    async def away(kind: str, *given: object, **named: object) -> Record:
+        if kind == "seats":
+            raise Unavailable("away")
+        return await put(kind, *given, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(processes.management, "put_record", away)
+    with pytest.raises(Unavailable):
+        await processes.beat()
+    monkeypatch.undo()
+    await processes.beat()
+    assert [await processes.limits[1].take("p", 4) for _ in range(4)] == [True] * 3 + [False]
+
+
 async def test_a_process_that_stops_leaves_its_permits_at_once() -> None:
     processes = Processes()
     for _ in range(4):

@@ -226,11 +226,6 @@ class EventStreams:
     limits: Limits
     heartbeat: float = HEARTBEAT
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether all streams shall end because the server stops."""
-        return self.long_polling.is_closed
-
     async def open(
         self,
         queue: QueueRef,

@@ -103,7 +103,7 @@ class EventActions:
         ends, beat, looks = time() + seconds, time() + self.events.heartbeat, True
         try:
             await writer.begin(str(stream.cursor))
-            while not (gone.done() or self.events.is_closed):
+            while not (gone.done() or self.events.long_polling.is_closed):
                 events, is_away = None, False
                 if looks:
                     try:

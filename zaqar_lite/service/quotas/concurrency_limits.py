@@ -114,6 +114,7 @@ class ConcurrencyLeases(BackgroundWorker):
         self._me = secrets.token_hex(8)
         self._has: dict[tuple[str, str], int] = {}
         self._needed: dict[tuple[str, str], int] = {}
+        self._stale: set[tuple[str, str]] = set()  # whose record may say more than this has
         self._asking: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._heard_at = float("-inf")
         self._limits: list[ConcurrencyLimit] = []
@@ -190,6 +191,7 @@ class ConcurrencyLeases(BackgroundWorker):
     async def _write(self, place: tuple[str, str], wanted: Callable[[int], int]) -> int:
         """Write how many permits this process has: `wanted(permits of the others)`."""
         kind, project = place
+        self._stale.add(place)
         record = await self.management.get_record(KIND, project, kind)
         held: dict[str, int] = {} if record is None else json.loads(record.value)
         # Read after the leases: a process sends a heartbeat before it leases.
@@ -204,6 +206,7 @@ class ConcurrencyLeases(BackgroundWorker):
             await put(KIND, project, kind, json.dumps(new).encode(), expected=version)
         elif record is not None:
             await delete(KIND, project, kind, expected=version)
+        self._stale.discard(place)
         self._keep(place, own)
         return own
 
@@ -217,19 +220,23 @@ class ConcurrencyLeases(BackgroundWorker):
     async def _beat(self) -> None:
         """Send a heartbeat while permits are in use, and give back those not needed."""
         if self._has and self.monotonic() - self._heard_at > EXPIRES - HEARTBEAT:
+            self._stale |= self._has.keys()
             self._has.clear()  # others may have taken the permits: those in use are leased again
-        if self._has or self._reported or any(self._uses().values()):
+        if self._has or self._stale or self._reported or any(self._uses().values()):
             await self._send_heartbeat()
         for limit in self._limits:
-            for place in [place for place in self._has if place[0] == limit.kind]:
-                await self._give_back(place, limit)
+            for place in {*self._has, *self._stale}:
+                if place[0] == limit.kind:
+                    await self._give_back(place, limit)
 
     async def _give_back(self, place: tuple[str, str], limit: ConcurrencyLimit) -> None:
         async with self._asking.setdefault(place, asyncio.Lock()):
-            used = limit.count_of(place[1])
-            needed = max(self._needed.get(place, self._has[place]), used)
+            used, has = limit.count_of(place[1]), self._has.get(place, 0)
+            needed = max(self._needed.get(place, has), used)
             self._needed[place] = used
-            if needed + needed // _SPARE >= self._has[place]:
+            if place in self._stale:
+                needed = used
+            elif needed + needed // _SPARE >= has:
                 return
             self._keep(place, needed)  # first, so that nobody here takes what is given back
             await self._write(place, lambda _: needed)
