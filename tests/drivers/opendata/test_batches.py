@@ -1,6 +1,7 @@
-"""Operations that share a batch: what is written says what the tables say, whatever meets in it.
+"""Operations at random that share batches, and records at random that say something else.
 
-Beside that, nobody is handed what another holds, and what was acknowledged never comes back.
+What a batch writes says what the tables say, whatever meets in it. Beside that, nobody is handed
+what another holds, and what was acknowledged never comes back.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from tests.drivers.opendata.rfc import encode_metadata, merged_pages
 from tests.drivers.opendata.store import Store
 from tests.drivers.store import HOUR, MINUTE, OTHER, QUEUE, SECOND, THIRD
 from zaqar_lite.domain.attempts import Attempt, Ended
-from zaqar_lite.domain.errors import Unavailable, ZaqarLiteError
+from zaqar_lite.domain.errors import ConfigurationError, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.ids import new_message_id
 from zaqar_lite.domain.models import (
     NO_RETRIES,
@@ -33,6 +34,7 @@ from zaqar_lite.domain.models import (
 from zaqar_lite.domain.posts import Copy, IdempotencyKey, NewMessage, OutboxEntry
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
 from zaqar_lite.storage.opendata import recorder
+from zaqar_lite.storage.opendata.engine import Batch
 from zaqar_lite.storage.opendata.format import keys, records
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.slatedb.binding import slatedb
@@ -377,3 +379,38 @@ async def test_what_meets_in_a_batch_is_written_as_the_tables_have_it(
             if round_ % 8 == 7:
                 await chaos.choose.choice([chaos.restart, chaos.merge_pages, chaos.fail])()
                 await check_database(store.db)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_a_record_that_says_something_else_is_refused_by_name_or_worked_with(
+    seed: int, tmp_path: Path
+) -> None:
+    choose = random.Random(seed)
+    store = Store(f"opendata+slatedb://{tmp_path / 'data'}")
+    async with store:
+        chaos = Chaos(store, choose)
+        for _ in range(6):
+            await chaos.run()
+        engine = store.db.engine
+        key, value = choose.choice([row async for rows in engine.scan(b"") for row in rows])
+        at, cut = choose.randrange(len(value) or 1), choose.randrange(2, len(key) + 1)
+        changes = (
+            {key: value[:at] + bytes([choose.randrange(256)]) + value[at + 1 :]},
+            {key: value[:at]},
+            {key: value + b"more"},
+            {key[:cut] + choose.randbytes(3): value},
+        )
+        await engine.commit(Batch(choose.choice(changes), ()))
+        try:
+            await store.restart()
+        except ConfigurationError as exc:
+            assert "can't be read" in str(exc) or "its format is" in str(exc)  # noqa: PT017
+            return
+        for queue in QUEUES:
+            with suppress(Unavailable):  # where it says that all messages are elsewhere
+                await store.post("new", to=queue)
+                await store.claim(50, queue=queue, retries=await retries_of(queue))
+                store.clock.advance(HOUR)
+                await store.messages.sweep(1_000, retries_of)
+                await store.messages.purge(queue, forget=True)
