@@ -38,8 +38,8 @@ class Slow:
         await asyncio.sleep(0)
         return await self._store.get_record(*args)
 
-    async def delete_record(self, *args: Any) -> bool:
-        return await self._store.delete_record(*args)
+    async def delete_record(self, *args: Any, **more: Any) -> bool:
+        return await self._store.delete_record(*args, **more)
 
     async def put_record(self, *args: Any, **more: Any) -> Record:
         self.writes += 1
