@@ -181,8 +181,8 @@ class Posting(Reading):
         forgotten_at: int = 0,
     ) -> None:
         """Write messages where the tail was opened, and keys, at once; with keys all or none."""
-        names, ends = [m.name for m in made], [m.state.expires_at for m in made]
-        intent = Intent(tuple(names), tuple(keys), forgotten_at, tuple(ends))
+        names = tuple(message.name for message in made)
+        intent = Intent(names, tuple(keys), forgotten_at)
         async with self._tails.appending(container, tail, lease, intent if keys else None):
             try:
                 await together(

@@ -15,9 +15,8 @@ earlier life, which a purge or a drop ended, are never shown, and the sweep remo
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import astuple, dataclass, field, replace
-from itertools import zip_longest
 from typing import NamedTuple, Self
 from urllib.parse import quote, unquote
 
@@ -96,14 +95,12 @@ class Key(NamedTuple):
 class Intent(NamedTuple):
     """The tail's content while a post is being written.
 
-    `messages` are names, and `ends` when each expires. Whoever finds it under the lock finishes the
-    post, or undoes it where a message is missing that can't have expired by then.
+    `messages` are names. Whoever finds it under the lock finishes the post or undoes it.
     """
 
     messages: tuple[str, ...]
     keys: tuple[Key, ...]
     forgotten_at: int
-    ends: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -243,9 +240,10 @@ class Tails:
         if intent is None:
             queue.tail = closed
         if intent is not None or self._shared or closed.last > queue.written:
-            # All messages are stored, so a failure here is not reported: readers pass the tail
-            # when a lease is over, and the next holder of the lock closes what is open.
-            with suppress(Unavailable):
+            # All messages are stored. Without an intent a failure here is not reported: readers
+            # pass the tail when a lease is over. With one the post is not over: it would be undone
+            # if one of its messages expired before the next holder of the lock finds it.
+            with suppress(Unavailable) if intent is None else nullcontext():
                 await self._write(container, closed, lease)
                 queue.tail = closed
 
@@ -294,9 +292,7 @@ class Tails:
         nothing = Intent((), (), 0)
         intent = msgspec.json.decode(reply.body, type=Intent) if reply.body else nothing
         found = await together(*(self._objects.listed(container, name) for name in intent.messages))
-        now = self._clock.now_ms()
-        ends = zip_longest(found, intent.ends, fillvalue=now + 1)
-        if all(message or end <= now for message, end in ends):
+        if all(found):
             await self.put_keys(container, intent, lease)
         else:
             await self.undo(container, intent, lease)
