@@ -248,16 +248,6 @@ def test_letters_that_somebody_holds_stay_and_are_told(
     assert client.redrive(dead).moved == {queue: 2}
 
 
-def test_letters_that_stay_are_free_again(client: Client, queue: str, dead: str) -> None:
-    fail(client, queue, dead, list(range(50)))
-    result = client.redrive(dead, where=lambda letter: letter.body == 49)
-    assert (result.moved, result.passed_over, result.held) == ({queue: 1}, 49, 0)
-    assert client.stats(dead).ready == 49
-    with pytest.raises(ZeroDivisionError):
-        client.redrive(dead, where=lambda letter: bool(letter.body / 0))
-    assert client.stats(dead).ready == 49
-
-
 def test_a_letter_that_fails_again_meanwhile_waits_for_the_next_run(
     client: Client, queue: str, dead: str
 ) -> None:

@@ -57,18 +57,6 @@ def test_a_message_is_given_back_with_its_reason_and_the_done_ones_go_along(
     assert attempt.ended_at is not None
 
 
-def test_a_release_without_more_words_is_no_failure(client: Client, queue: str) -> None:
-    client.post_batch(queue, [1, 2])
-    with client.claim(queue) as claim:
-        first, second = claim.messages
-        claim.release(first)
-        claim.release(first)  # the same act again
-        with client.claim(queue) as another:
-            assert [message.id for message in another] == [first.id]
-        claim.done(second)
-    assert client.stats(queue).total == 0
-
-
 def test_a_dead_letter_says_why(client: Client, queue: str) -> None:
     client.create_queue(queue, {"_dead_letter_queue": f"{queue}-dead"})
     client.post_batch(queue, [1, 2])

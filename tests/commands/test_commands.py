@@ -287,12 +287,6 @@ def test_the_package_is_a_command_and_says_its_version() -> None:
     assert done.stdout == f"zaqar-lite {__version__}\n"
 
 
-def test_what_is_no_permission_is_told(run: Run, tmp_path: Path) -> None:
-    for text in ("", "[]", '{"a": 1}', '"x"'):
-        (tmp_path / "permission").write_text(text, encoding="utf-8")
-        assert run("health", "--signed", str(tmp_path / "permission"))[0] == 2
-
-
 def test_a_cloud_that_nobody_knows_is_told(run: Run) -> None:
     assert run("queue", "list", "--os-cloud", "no-such-cloud")[0] == 1
 

@@ -51,13 +51,6 @@ def test_messages_are_released_extended_and_sent_to_the_dead_letters(
     assert client.stats(queue).delayed == 2
 
 
-def test_a_queue_without_dead_letters_says_so(run: Run, client: Client, queue: str) -> None:
-    claim, (first,) = claimed(client, queue, 1)
-    code, (row,) = run("message", "dead", queue, first, "--claim", claim)
-    assert code == 1
-    assert "no _dead_letter_queue" in row["reason"]
-
-
 def test_a_terminal_gets_the_attempts_as_a_table(shown: Shown, client: Client, queue: str) -> None:
     client.create_queue(queue, QueueOptions(dead_letter_queue=f"{queue}-dead", max_failures=2))
     identifier = client.post(queue, "poison")
@@ -132,10 +125,6 @@ def test_a_command_that_takes_too_long_is_killed(run: Run, client: Client, queue
     assert run("claim", "run", queue, *limit, "--", "sleep", "60")[0] == 1
     (letter,) = client.list_dead_letters(f"{queue}-dead")
     assert [attempt.reason for attempt in letter.attempts or ()] == ["time_limit"]
-
-
-def test_a_command_is_needed(run: Run, queue: str) -> None:
-    assert run("claim", "run", queue)[0] == 2
 
 
 def test_tail_shows_what_comes_and_from_the_start_what_was_there(

@@ -77,6 +77,7 @@ def wrong(here: None, capsys: pytest.CaptureFixture[str]) -> Wrong:
         (("message", "post", "q", "a\udcff"), "a body is not valid UTF-8"),
         (("message", "post", "q", "--file", "/nowhere"), "/nowhere: No such file or directory"),
         (("message", "post", "q", "--file", "/"), "/: Is a directory"),
+        (("claim", "run", "q"), "the following arguments are required: COMMAND"),
         (("claim", "run", "q", "--", "/nowhere"), "there is no program '/nowhere' to run"),
         (("queue", "list", "--project", ""), "--project is empty: is the variable set that"),
         (("queue", "list", "--url", ""), "--url is empty: is the variable set that"),
