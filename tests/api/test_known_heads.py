@@ -6,16 +6,23 @@ import random
 import time
 import uuid
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import httptools
+import httpx
 import pytest
 
+from tests.api.conftest import CLIENT_ID, running
 from tests.api.sockets import Raw, Unasked, request
+from tests.keystone import Keystone
 from tests.server import ServerProcess
-from zaqar_lite.api.request import Head, Route
+from zaqar_lite.api.request import Head, Request, Route
 from zaqar_lite.domain.identity import Access
+from zaqar_lite.main import create_app
 from zaqar_lite.server.http1 import KnownHeads, RequestReader
+from zaqar_lite.server.loading import load
 
 POST = "/v2/queues/q/messages"
 MESSAGE = b'{"messages": [{"body": 1}]}'
@@ -124,6 +131,82 @@ TARGETS = (
         for behind in ("", "/settle", "?claim_id=" + "b" * 32, "," + "c" * 32, "#")
     ),
 )
+
+
+def test_a_known_head_lets_in_no_more_than_its_credential_does(tmp_path: Path) -> None:
+    """Each request is sent thrice, by the same bytes: the second is let in by its head."""
+    keys, clock = tmp_path / "admin.key", tmp_path / "clock"
+    env = {"ZAQAR_LITE_CLOCK_OFFSET_FILE": str(clock)}
+    options = ("--auth", "keys", "--admin-key-file", str(keys))
+    with (
+        ServerProcess("memory://", *options, env=env).start(ready=401) as server,
+        httpx.Client(base_url=server.url, headers={"Client-ID": CLIENT_ID}) as http,
+    ):
+
+        def ask(key: str, method: str, path: str, body: Any = None, **headers: str) -> Any:
+            named = {"Authorization": f"Bearer {key}", **headers}
+            asked = [http.request(method, path, json=body, headers=named) for _ in range(3)]
+            assert len({one.status_code for one in asked}) == 1, [one.text for one in asked]
+            return asked[-1]
+
+        def posted(key: str, queue: str = "orders", **headers: str) -> int:
+            message = {"messages": [{"body": 1}]}
+            path = f"/v2/queues/{queue}/messages"
+            status: int = ask(key, "POST", path, message, **headers).status_code
+            return status
+
+        operator = keys.read_text().strip()
+
+        def made(*grants: str) -> tuple[str, str]:
+            form = {"project": "p", "grants": grants, "expires": 600}
+            found = ask(operator, "POST", "/v2/keys", form).json()
+            return f"/v2/keys/{found['id']}", found["key"]
+
+        place, key = made("send:orders", "receive:orders")
+        _, other = made("read:*")
+        assert [posted(key), posted(other), posted(key, "others")] == [201, 403, 403]
+        assert [posted(operator, **{"X-Project-ID": name}) for name in "pq"] == [201, 201]
+        assert [posted(key, **{"X-Project-ID": name}) for name in "pq"] == [201, 403]
+        assert [posted(key, **{"X-Roles": "admin"}), posted("zq_1_2")] == [201, 401]
+        # By a claim it is a consumer's, by its name alone a manager's.
+        (claimed, *_) = ask(key, "POST", "/v2/queues/orders/claims?limit=1").json()["messages"]
+        assert ask(key, "DELETE", claimed["href"]).status_code == 204
+        assert ask(key, "DELETE", claimed["href"].partition("?")[0]).status_code == 403
+        for is_disabled, status in ((True, 401), (False, 201)):
+            changed = ask(operator, "PATCH", place, {"disabled": is_disabled})
+            assert (changed.status_code, posted(key)) == (200, status)
+        clock.write_text("601000")
+        assert posted(key) == 401
+
+
+@pytest.mark.anyio
+async def test_rules_are_compared_with_each_request_of_a_known_head(keystone: Keystone) -> None:
+    mine, other = f"{POST}/{'a' * 32}", f"{POST}/{'b' * 32}"
+    token = keystone.issue(rules=[{"service": "messaging", "method": "GET", "path": mine}])
+    settings = {"store": "memory://", "auth": "keystone", "keystone_url": keystone.url}
+    app, heads = create_app(load(environment={}, overrides=settings)), KnownHeads()
+
+    async def asked(path: str) -> int:
+        sent, parsed = request("GET", path, headers={"X-Auth-Token": token}), Unasked()
+        head = heads.get(sent) or heads.find_like(sent)
+        if head is None:
+            RequestReader(parsed, heads).feed_head(sent)
+            (head,) = parsed.heads
+        answered = await app.answer(Request(head))
+        lets_in.append(head.admission.route is not None)
+        return answered.status
+
+    lets_in: list[bool] = []
+    async with running(app):
+        assert [await asked(mine), await asked(mine)] == [404, 404]
+        assert lets_in == [True, True]
+        assert [await asked(other), await asked(other), await asked(mine)] == [401, 401, 404]
+        assert app.authentication is not None
+        app.authentication.identity.forget()
+        assert [await asked(mine), await asked(other), await asked(mine)] == [404, 401, 404]
+        app.authentication.authorizer.use_rules(lambda *_: False)
+        assert [await asked(mine), await asked(mine)] == [403, 403]
+        assert not lets_in[-1]
 
 
 @pytest.mark.anyio

@@ -127,7 +127,7 @@ class Application:
         else:  # our own server answers these itself: sockets.py
             await send({"type": "websocket.close"})
 
-    async def answer(self, request: Request) -> Response:
+    async def answer(self, request: Request) -> Response:  # noqa: PLR0912 - each request passes it
         """Answer a request. Every error becomes a result, and so does the server's stop.
 
         A stream that is the answer must be run. The document of what answers a frame is left as it
@@ -135,7 +135,9 @@ class Application:
         """
         self._asked += 1
         request.number = self._asked
-        dialect = request.head.admission.dialect
+        dialect, who = request.head.admission.dialect, self.authentication
+        if who is not None and request.route is not None and not who.admits_again(request):
+            request.forget_admission()
         if request.route is None and request.checks is None:
             request.headers = dict(request.headers)
             if self.dialect is not None and self.dialect.speaks(request):
@@ -307,15 +309,17 @@ class Application:
     def _keep(self, route: Route, request: Request, *, dialect: Dialect | None = None) -> None:
         """Keep with the head that it was let in, and what it decides.
 
-        Where nobody authenticates, the next request with the same head is let in by it. Only
+        The next request with the same head is let in by it, if its credential is still good. Only
         requests for messages are kept, so there is nothing to be told to the audit trail. A
         signature may be revoked, and a length that is not in the head must be checked.
         """
-        found = request.head.admission
+        found, who = request.head.admission, self.authentication
         found.reads_first = True
-        if self.authentication is not None or self.proxies is not None:
+        if self.proxies is not None or (dialect is not None and who is not None):
             return
         if request.is_signed or b"content-encoding" in request.headers:
+            return
+        if who is not None and not who.keep(request):
             return
         found.path_values, found.queue = request.path_values, request.queue
         found.project, found.client_id = request.project, request.client_id

@@ -9,6 +9,7 @@ import hmac
 import ipaddress
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import unquote_plus
@@ -92,6 +93,32 @@ class RequestAuthentication:
             headers[_PROJECT] = own
         elif project is not None and principal.is_operator:
             headers[_PROJECT] = project
+
+    def keep(self, request: Request) -> bool:
+        """Keep with the head of a request whom its credential stands for; tell whether that can be.
+
+        It can't where `admit` has dropped headers.
+        """
+        found, credential = request.head.admission, _credential(request.headers)
+        if credential is None or not request.headers.keys() >= request.head.headers.keys():
+            return False
+        found.principal, found.credential = request.principal, credential.digest
+        return True
+
+    def admits_again(self, request: Request) -> bool:
+        """Tell whether what a head was let in by still holds: all but this depends on the head.
+
+        Its credential must stand for the same principal, who must still have the right.
+        """
+        found = request.head.admission
+        principal = self.identity.remembered(found.credential)
+        if principal is None or (principal is not found.principal and principal != found.principal):
+            return False
+        request.principal = principal
+        with suppress(Denied):
+            self.authorise(request)
+            return principal.admits(request.method, request.path)
+        return False
 
     async def identify(self, headers: dict[bytes, bytes], address: str) -> Principal:
         """Find out whom the credential in these headers stands for.

@@ -175,6 +175,9 @@ class Admission(Struct, eq=False):
     project: str = ""
     client_id: str = ""
     parameters: dict[str, list[str]] | None = None
+    principal: Principal | None = None
+    """Who was let in by its credential, which has this digest."""
+    credential: bytes = b""
 
     def of_path(self, path: str) -> "Admission":
         """The same of a path, and a query, with other ids."""
@@ -316,6 +319,12 @@ class Request(Struct, eq=False, weakref=True):
         if len(self.document) == head.size <= found.most:  # another head may have been let in
             self.route = found.route
             self.is_read = found.route is not None
+
+    def forget_admission(self) -> None:
+        """Be as a request with a head that nothing was found out by."""
+        self.head.admission = Admission(self.head.admission.at_once, reads_first=True)
+        self.route, self.is_read, self.principal = None, False, TRUSTED
+        self.__post_init__()
 
     @property
     def request_id(self) -> str:

@@ -171,6 +171,12 @@ class Authenticator:
             return Unauthenticated("it was refused before")
         return TooMany(_TOO_MANY, retry_after=math.ceil(wait))
 
+    def remembered(self, digest: bytes) -> Principal | None:
+        """Whom a credential stands for, if that is believed without another look."""
+        entry = self._cache.get(digest)
+        known = entry is not None and self._is_known(entry, entry.until)
+        return entry.principal if entry is not None and known else None
+
     def has_failed(self, address: str) -> bool:
         """Tell whether an address brought a wrong credential lately."""
         return self._failures.has_failed(address)
