@@ -174,8 +174,7 @@ class Authenticator:
     def remembered(self, digest: bytes) -> Principal | None:
         """Whom a credential stands for, if that is believed without another look."""
         entry = self._cache.get(digest)
-        known = entry is not None and self._is_known(entry, entry.until)
-        return entry.principal if entry is not None and known else None
+        return entry.principal if entry and self._is_known(entry, entry.until) else None
 
     def has_failed(self, address: str) -> bool:
         """Tell whether an address brought a wrong credential lately."""
@@ -199,11 +198,8 @@ class Authenticator:
         if credential is None:
             raise Unauthenticated("no credential")
         digest = credential.digest
-        entry = self._cache.get(digest)
-        until = 0.0
-        if entry is not None:
-            until = entry.lasts_until if address is None else entry.until
-        if entry is not None and self._is_known(entry, until):
+        entry, is_again = self._cache.get(digest), address is None
+        if entry and self._is_known(entry, entry.lasts_until if is_again else entry.until):
             if entry.principal is None:
                 raise self._wrong("it was refused before", address)
             return entry.principal
