@@ -100,6 +100,18 @@ def test_headers_may_be_those_of_kafka() -> None:
     assert message.headers == {"a": "ü", "key": "k"}
 
 
+def test_the_end_of_the_calendar_west_of_greenwich_makes_an_invalid_row(
+    server: ServerProcess, client: Client, queue: str
+) -> None:
+    """A usual value for `for ever`, which is in the year 10000 in UTC."""
+    options = parse({"endpoint": server.url, "queue": queue, "onInvalidRow": "skip"})
+    at = pa.array([0, 253_402_318_799_000_000, 1], pa.timestamp("us", tz="America/New_York"))
+    rows = pa.RecordBatch.from_arrays([at], ["body"])
+    written = Sender(options, types.StructType().add("body", "timestamp")).write(iter([rows]))
+    assert (written.stored, written.rejected) == (2, 1)
+    assert "out of range" in str(written.refused[0]["reason"])
+
+
 def test_a_row_names_its_group_and_its_key_is_the_same_without_one() -> None:
     kinds: dict[str, pa.DataType] = {"body": pa.string(), "ttl": pa.int32()}
     row = {"body": "1", "ttl": 60}

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from zaqar_lite.client import ZaqarError
 from zaqar_lite.client.base_client import DEFAULT_URL
+from zaqar_lite.commands.argument_types import pair
 from zaqar_lite.environment import client_value
 from zaqar_lite.spark import jobs, register
 from zaqar_lite.spark.jobs.publish import FORMATS, Publication
@@ -126,13 +127,6 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def _setting(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
-    return name, value
-
-
 def _own_arguments(given: argparse.Namespace) -> dict[str, Any]:
     own = {name: value for name, value in vars(given).items() if name not in _COMMON}
     if given.run is jobs.archive and given.progress:
@@ -154,7 +148,7 @@ def _add(subparsers: Any, name: str, text: str, job: Job) -> argparse.ArgumentPa
     where = added.add_mutually_exclusive_group()
     where.add_argument("--master", help="where Spark runs; by default here, on all cores")
     where.add_argument("--remote", metavar="sc://HOST", help="a server of Spark Connect")
-    added.add_argument("--conf", action="append", default=[], type=_setting, metavar="NAME=VALUE")
+    added.add_argument("--conf", action="append", default=[], type=pair, metavar="NAME=VALUE")
     on_terminal = sys.stderr.isatty()
     added.add_argument("--progress", action=argparse.BooleanOptionalAction, default=on_terminal)
     added.add_argument("--dry-run", action="store_true", help="change nothing, count only")

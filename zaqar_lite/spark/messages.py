@@ -59,7 +59,14 @@ class Messages:
 
     def of(self, batch: pa.RecordBatch, refuse: Refuse) -> Iterator[tuple[str, NewMessage]]:
         """Yield the queue and message of each row; call `refuse` with each invalid row."""
-        values = batch.to_pydict(maps_as_pydicts="lossy")
+        try:
+            values = batch.to_pydict(maps_as_pydicts="lossy")
+        except (OverflowError, ValueError) as error:  # an instant beyond the year 9999, say
+            for number in range(batch.num_rows) if batch.num_rows > 1 else ():
+                yield from self.of(batch.slice(number, 1), refuse)
+            if batch.num_rows == 1:
+                refuse({}, None, InvalidRow(f"Python has no value for what it holds: {error}"))
+            return
         names = tuple(values)
         if (named := self._options.idempotency_key) is not None:
             values["idempotency_key"] = values[named]
