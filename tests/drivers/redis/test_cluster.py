@@ -15,9 +15,12 @@ from tests.contract.subject import HOUR, SECOND, QueueUnderTest, texts
 from tests.drivers.redis.conftest import Open
 from tests.drivers.redis.test_letters import crash_before, swept
 from tests.services.process import wait_until
+from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.storage.redis.address import parse
 from zaqar_lite.storage.redis.keys import Keys, keys_of
+from zaqar_lite.storage.redis.router import make_router
 
 pytestmark = pytest.mark.anyio
 
@@ -141,6 +144,19 @@ async def test_the_uri_of_one_server_is_refused_by_a_cluster(
     queue = await open_queue(redis_cluster.nodes[0].url)
     with pytest.raises(Unavailable, match=r"redis\+cluster"):
         await asyncio.gather(*[one.post("a") for one in queues_on_every_node(queue)])
+
+
+async def test_a_map_that_another_call_forgot_has_been_read(
+    redis_cluster: services.RedisCluster,
+) -> None:
+    """Each call that loses its node forgets the map; calls to other nodes wait for it meanwhile."""
+    router = make_router(parse(redis_cluster.url), Clock())
+    asking = asyncio.create_task(router.node_of(0))
+    while not router._map:  # type: ignore[attr-defined]  # noqa: ASYNC110 - the very turn
+        await asyncio.sleep(0)
+    router.forget_map()
+    assert await asking is not None
+    await router.close()
 
 
 def replica_has_all(master: services.RedisServer) -> bool:

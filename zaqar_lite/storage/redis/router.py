@@ -304,12 +304,11 @@ class ClusterRouter(Router):
 
     async def node_of(self, slot: int) -> Any:  # noqa: ANN401
         """The master that the cluster's map names."""
-        if slot not in self._map:
-            await self.once("map", self._read_map)
-        try:
-            return self._map[slot]
-        except KeyError:
-            raise ConnectionLost(f"nobody serves slot {slot} of the cluster", sent=False) from None
+        # What was read counts, even if another call has lost its node since and forgot the map.
+        node = self._map.get(slot) or (await self.once("map", self._read_map)).get(slot)
+        if node is None:
+            raise ConnectionLost(f"nobody serves slot {slot} of the cluster", sent=False)
+        return node
 
     def forget_map(self) -> None:
         """Forget which node serves which slot, so that the next call asks again."""
@@ -325,7 +324,7 @@ class ClusterRouter(Router):
         super().leave(node)
         self._map = {}
 
-    async def _read_map(self) -> None:
+    async def _read_map(self) -> dict[int, tuple[str, int]]:
         """Ask the known nodes, then the seeds, which node serves which slot."""
         lost = ConnectionLost("the cluster's URI names no node", sent=False)
         known = dict.fromkeys([node for node, _ in self._links] + [*self._address.hosts])
@@ -344,7 +343,7 @@ class ClusterRouter(Router):
                 for first, last, master, *_ in reply
                 for slot in range(first, last + 1)
             }
-            return
+            return self._map
         raise lost
 
     async def _redirected(self, fault: Fault, node: Any, slot: int, words: tuple[Word, ...]) -> Any:  # noqa: ANN401
