@@ -3,9 +3,10 @@
 import asyncio
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -20,7 +21,7 @@ from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.redis.address import parse
 from zaqar_lite.storage.redis.keys import Keys, keys_of
-from zaqar_lite.storage.redis.router import make_router
+from zaqar_lite.storage.redis.router import Router, make_router
 
 pytestmark = pytest.mark.anyio
 
@@ -146,16 +147,17 @@ async def test_the_uri_of_one_server_is_refused_by_a_cluster(
         await asyncio.gather(*[one.post("a") for one in queues_on_every_node(queue)])
 
 
+@pytest.mark.parametrize("ask", [lambda router: router.node_of(0), lambda router: router.nodes()])
 async def test_a_map_that_another_call_forgot_has_been_read(
-    redis_cluster: services.RedisCluster,
+    redis_cluster: services.RedisCluster, ask: Callable[[Router], Any]
 ) -> None:
     """Each call that loses its node forgets the map; calls to other nodes wait for it meanwhile."""
     router = make_router(parse(redis_cluster.url), Clock())
-    asking = asyncio.create_task(router.node_of(0))
+    asking = asyncio.create_task(ask(router))
     while not router._map:  # type: ignore[attr-defined]  # noqa: ASYNC110 - the very turn
         await asyncio.sleep(0)
     router.forget_map()
-    assert await asking is not None
+    assert await asking
     await router.close()
 
 

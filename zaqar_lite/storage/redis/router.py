@@ -316,8 +316,8 @@ class ClusterRouter(Router):
 
     async def nodes(self) -> list[Any]:
         """All masters."""
-        await self.node_of(0)
-        return list(dict.fromkeys(self._map.values()))
+        known = self._map or await self.once("map", self._read_map)
+        return list(dict.fromkeys(known.values()))
 
     def leave(self, node: Any) -> None:  # noqa: ANN401
         """Forget a node and the map, which may have changed."""
