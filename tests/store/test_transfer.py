@@ -105,22 +105,27 @@ def test_an_export_runs_beside_the_server(directory: Path) -> None:
     assert b'"new' in on(directory, beside)
 
 
-def test_an_export_may_be_of_a_project_or_a_queue(directory: Path) -> None:
+def test_an_export_may_be_of_a_project_or_a_queue(
+    directory: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
     for words, count in (
         (["--project", "project"], 12), (["--project", "another"], 1),
         (["--queue", "third"], 2), (["--queue", "another"], 1),
     ):  # fmt: skip
-        lines = run("export", directory, "-", *words).stdout.splitlines()
-        assert len(lines) == count, lines
+        assert main(["store", "export", str(directory), "-", *words]) == 0
+        assert capsysbinary.readouterr().out.count(b"\n") == count, words
 
 
-def test_what_has_expired_stays_behind(directory: Path, tmp_path: Path) -> None:
+def test_what_has_expired_stays_behind(
+    directory: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
     async def expire(store: Store) -> None:
         await store.post(NewMessage(b'"gone"', 1), NewMessage(b'"kept"', HOUR))
         await asyncio.sleep(0.01)
 
     on(directory, expire)
-    out = run("export", directory).stdout
+    assert main(["store", "export", str(directory)]) == 0
+    out = capsysbinary.readouterr().out
     assert b"kept" in out
     assert b"gone" not in out
 
