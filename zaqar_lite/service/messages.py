@@ -17,6 +17,7 @@ from zaqar_lite.domain.models import (
     ListQuery,
     Message,
     Page,
+    QueueRecord,
     QueueRef,
     RefusalReason,
 )
@@ -90,15 +91,18 @@ class Messages:
         async def store(policy: Policy) -> Receipt:
             if size > policy.max_post_size:
                 raise _too_large(size, policy.max_post_size)
-            new = await self._drafts.resolve(queue, drafts, policy)
+            new: Sequence[NewMessage] = await self._drafts.resolve(queue, drafts, policy)
             if not policy.exists:
                 if not lazily:
                     raise NotFound(f"Queue {queue.name} does not exist.")
                 policy = await self.queues.ensure(queue)
                 new = await self._drafts.resolve(queue, drafts, policy)
-            ready = await self._routed(queue, new, policy)
+            filtered = await self.router.filtered_queues(queue.project)
+            has_priority = policy.route.priority is not None
+            if filtered or has_priority or policy.encrypted or policy.subscribed:
+                new = await self._routed(queue, new, policy, filtered)
             posted = await self.messages.post(
-                queue, ready, client_id=client_id, batch_key=key, version=policy.version
+                queue, new, client_id=client_id, batch_key=key, version=policy.version
             )
             if has_delay and not policy.is_delayed:
                 return Receipt(
@@ -116,11 +120,14 @@ class Messages:
         return await quota.post(queue.project, [len(one.body) for one in drafts], decide, repeats)
 
     async def _routed(
-        self, queue: QueueRef, resolved: Sequence[NewMessage], policy: Policy
+        self,
+        queue: QueueRef,
+        resolved: Sequence[NewMessage],
+        policy: Policy,
+        filtered: Sequence[QueueRecord],
     ) -> Sequence[NewMessage]:
         """Give messages their priorities, copies and notes for subscribers, and seal them."""
         new = resolved
-        filtered = await self.router.filtered_queues(queue.project)
         if filtered or policy.route.priority is not None:
             new = await self.router.route(queue, new, policy.route, filtered)
             if sum(len(message.copies) for message in new) > STEP:

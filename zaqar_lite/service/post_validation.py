@@ -107,7 +107,7 @@ class PostValidation:
             key = draft.idempotency_key
             own = None if key is None else identify(queue, key, (draft.body,))
             body = bytes(draft.body)
-            if is_sealed(body):
+            if PREFIX in body:
                 check_sealed(f"Message {index}", queue, body)
             new.append(NewMessage(body, ttl_ms, delay_ms, own, draft.headers))
         if slices is not None:
