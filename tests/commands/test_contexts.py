@@ -93,8 +93,10 @@ def test_a_context_holds_a_key_or_the_name_of_its_variable(
 
 def test_a_broken_file_is_told_in_one_line(run: Run, home: Path) -> None:
     home.parent.mkdir()
-    home.write_text("{")
-    assert run("context", "list")[0] == 2
+    for broken in (b"{", b"\xff"):
+        home.write_bytes(broken)
+        assert run("context", "list")[0] == 2
+        assert "mend it, or remove it" in run.said
 
 
 DECLARED = """
@@ -139,6 +141,7 @@ def test_a_file_makes_and_changes_queues_and_says_what_first(
         ("queues: [1]", "an object of queues"),
         ("queues: {}\nqueue: {}", "one key"),
         ("queues: {q: 3}", "must be an object"),
+        ("queues: {on: {}}", "put it in quotes"),  # which is True in YAML
         ("queues: {q: {max_failure: 3}}", "'max_failure' of q is not an option"),
         ("queues: {q: {delay: soon}}", "a duration such as"),
         ("queues: {q: {metadata: 3}}", "q: "),

@@ -134,6 +134,13 @@ def test_what_was_stored_before_an_end_is_told_and_so_are_the_other_formats(
     assert "not JSON" not in run.said
 
 
+def test_standard_input_that_is_closed_holds_nothing(server: ServerProcess) -> None:
+    words = [*ZAQAR, "message", "post", "q", "--file", "-", "--url", server.url]
+    closed = ["sh", "-c", 'exec "$@" <&-', "sh", *words]
+    done = subprocess.run(closed, capture_output=True, check=True, text=True)
+    assert json.loads(done.stdout)["messages"] == 0
+
+
 MESSAGES = int(os.environ.get("ZAQAR_TEST_BULK_MESSAGES", "200000"))
 ZAQAR = (sys.executable, "-m", "zaqar_lite.cli")
 

@@ -122,7 +122,7 @@ def load() -> Contexts:
         ValueError: it is not what `save` writes.
     """
     try:
-        text = path().read_text(encoding="utf-8")
+        text = path().read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return Contexts()
     try:

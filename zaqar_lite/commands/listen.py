@@ -62,8 +62,7 @@ def listen(_: "sdk.Client", arguments: argparse.Namespace, output: Output) -> No
     try:
         receiver = Receiver(("127.0.0.1", arguments.port), Handler)
     except OSError as error:
-        message = f"can't listen on 127.0.0.1:{arguments.port}: {error.strerror}"
-        raise UsageError(message) from error
+        raise UsageError(f"can't listen on port {arguments.port}: {error.strerror}") from error
     with receiver as server:
         output.say(f"Listening on http://127.0.0.1:{server.server_port}/; Ctrl-C ends.")
         count = 0

@@ -275,6 +275,8 @@ def read(name: str) -> dict[str, dict[str, Any]]:
     queues = document.get("queues") if isinstance(document, dict) else None
     if not isinstance(queues, dict) or set(document) != {"queues"}:
         raise UsageError(f"{name} must have one key, `queues`: an object of queues by name")
+    if odd := [one for one in queues if type(one) not in {str, int}]:
+        raise UsageError(f"{odd[0]!r} in {name} is no name of a queue: put it in quotes")
     return {str(queue): _metadata(str(queue), options) for queue, options in queues.items()}
 
 
@@ -292,8 +294,7 @@ def _metadata(queue: str, options: object) -> dict[str, Any]:
         durations = {name: whole_seconds(str(fields[name])) for name in fields if name in _FILED}
         return sdk.queue_options.checked(sdk.QueueOptions(**(fields | durations)))
     except (TypeError, ValueError, argparse.ArgumentTypeError) as error:
-        message = f"{queue}: {error}"
-        raise UsageError(message) from error
+        raise UsageError(f"{queue}: {error}") from error
 
 
 def _differences(
