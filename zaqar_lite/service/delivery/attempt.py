@@ -279,14 +279,7 @@ class DeliverySender:
         finally:
             endpoint.leave(succeeded, is_slow=slow)
         milliseconds = round((time.perf_counter() - begun) * 1000)
-        outcome = _outcome(answer)
-        wait = 0.0
-        if outcome is DeliveryOutcome.AGAIN:
-            delay = self._delay(delivery, subscription, queue_policy, answer)
-            if delay is None:
-                outcome = DeliveryOutcome.FINAL
-            else:
-                wait = delay
+        outcome, wait = self._outcome(delivery, subscription, queue_policy, answer)
         return Result(outcome, wait, answer, milliseconds, at)
 
     async def _send(self, delivery: Delivery, subscription: Subscription) -> Answer:
@@ -329,14 +322,18 @@ class DeliverySender:
         return {**headers, **signed}
 
     @staticmethod
-    def _delay(
+    def _outcome(
         delivery: Delivery, subscription: Subscription, queue_policy: object, answer: Answer
-    ) -> float | None:
+    ) -> tuple[DeliveryOutcome, float]:
+        """What an answer means, and the seconds until the next try."""
+        outcome = _outcome(answer)
+        if outcome is not DeliveryOutcome.AGAIN:
+            return outcome, 0.0
         policy = chosen_policy(queue_policy, subscription.options.get(RETRY_POLICY))
         delay = retry_delay(policy, delivery.attempts + 1, random())  # noqa: S311 - jitter
-        if delay is None or answer.retry_after is None:
-            return delay
-        return max(delay, min(answer.retry_after, _MAX_RETRY_AFTER))
+        if delay is None:
+            return DeliveryOutcome.FINAL, 0.0
+        return outcome, max(delay, min(answer.retry_after or 0.0, _MAX_RETRY_AFTER))
 
 
 def _outcome(answer: Answer) -> DeliveryOutcome:
