@@ -16,11 +16,6 @@ class Fault(Exception):
         """Whether Redis has not been given the library that a call needs."""
         return str(self) == "ERR Function not found"
 
-    @property
-    def is_already_loaded(self) -> bool:
-        """Whether Redis was given a library that it has."""
-        return str(self).startswith("ERR Library ") and str(self).endswith(" already exists")
-
 
 class ConnectionLost(Exception):
     """The connection was lost; `sent` says whether the call may have been carried out."""
@@ -57,6 +52,8 @@ SWITCHES_NODE = {"READONLY", "MASTERDOWN", "UNBLOCKED"}
 def explain(fault: Fault) -> Exception:
     """The domain's error for an error reply; the fault itself when it can only be a bug."""
     reason = _PASSING.get(fault.code)
+    if str(fault).endswith(" already exists"):  # it was there, and has gone before the call came
+        reason = "somebody deletes the library of functions"
     return fault if reason is None else Unavailable(f"The store cannot serve now: {reason}.")
 
 

@@ -364,19 +364,15 @@ class ClusterRouter(Router):
 
 
 async def _send(link: Link, words: tuple[Word, ...], *, asks: bool = False) -> Any:  # noqa: ANN401
-    """Send a call, after ASKING where told; first give a node the library if it has none."""
-    for _ in range(2):
-        if asks:
-            _, reply = await asyncio.gather(link.send("ASKING"), link.send(*words))
-        else:
-            reply = await link.send(*words)
+    """Send a call, after ASKING where told; give a node the library if it has none."""
+    if not asks:
+        reply = await link.send(*words)
         if not (isinstance(reply, Fault) and reply.is_unknown_function):
-            break
+            return reply
         # A new server, or FUNCTION FLUSH; nothing was done.
-        loaded = await link.send("FUNCTION", "LOAD", library())
-        if isinstance(loaded, Fault) and not loaded.is_already_loaded:
-            return loaded
-    return reply
+    calls = ("FUNCTION", "LOAD", library()), *((("ASKING",),) if asks else ()), words
+    loaded, *_, reply = await asyncio.gather(*(link.send(*call) for call in calls))  # in one write
+    return loaded if isinstance(reply, Fault) and reply.is_unknown_function else reply
 
 
 def _lanes(node: Any) -> tuple[Lane, Lane]:  # noqa: ANN401
