@@ -194,9 +194,8 @@ class Placements:
                 f"The queue {queue.name!r} was deleted a moment ago, and lay in another pool.",
                 retry_after=MOVED_MS // 1000,
             )
-        place = Place(place.pool)
-        await self.write(queue, place, before.version)
-        return place
+        await self.write(queue, Place(place.pool), before.version)
+        return Place(place.pool)
 
     async def write(self, queue: QueueRef, place: Place, expected: int | None = None) -> None:
         """Let a queue lie in a place, whatever would be chosen, where its entry is as `expected`.
@@ -211,9 +210,9 @@ class Placements:
 
     async def leave(self, queue: QueueRef) -> None:
         """Mark the entry of a queue whose record is about to be deleted."""
-        entry = await self.entry(queue)
-        if not entry.place.left:
-            await self._mark(queue, entry.place)
+        place = (await self.entry(queue)).place
+        if not place.left:
+            await self.write(queue, replace(place, left=self._clock.now_ms()))
 
     async def tidy(self) -> None:
         """Remove entries whose queues were deleted long enough ago, of the next few entries.
@@ -225,8 +224,8 @@ class Placements:
             return
         self._tidied_at = now
         records = await self.management.list_records(PLACE, after=self._tidied, limit=_LOOKED_AT)
-        is_full = len(records) == _LOOKED_AT
-        self._tidied = (records[-1].project, records[-1].name) if is_full else None
+        last = records[-1] if len(records) == _LOOKED_AT else None
+        self._tidied = None if last is None else (last.project, last.name)
         for record in records:
             queue, place = QueueRef(record.project, record.name), self._kind.decode(record)
             if not place.left or now - place.left < LEFT_MS:
@@ -337,9 +336,6 @@ class Placements:
 
     async def _has_record(self, queue: QueueRef) -> bool:
         return await self.management.get_queue(queue) is not None
-
-    async def _mark(self, queue: QueueRef, place: Place) -> None:
-        await self.write(queue, replace(place, left=self._clock.now_ms()))
 
 
 def pick(pools: Sequence[Pool]) -> str | None:
