@@ -60,6 +60,10 @@ class State:
     garbled_trust: Any = None
     """What it answers when it has made a trust, in place of the trust."""
     slow: float = 0.0
+    slow_ones: set[int] = field(default_factory=set)
+    """The threads that are slow now."""
+    most_at_once: int = 0
+    """How many of them there were at most."""
     offset: float = 0.0
     """Seconds that its clock is ahead."""
     lives: float = 3600
@@ -267,7 +271,10 @@ class _Handler(BaseHTTPRequestHandler):
         state = self.server.state
         state.calls.append(call)
         if state.slow:
+            state.slow_ones.add(threading.get_ident())
+            state.most_at_once = max(state.most_at_once, len(state.slow_ones))
             time.sleep(state.slow)
+            state.slow_ones.discard(threading.get_ident())
         if state.away is not None:
             self._answer(state.away, {"error": {"code": state.away}}, {"Location": "/elsewhere"})
         return state.away is not None
