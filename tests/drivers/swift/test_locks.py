@@ -218,13 +218,17 @@ async def test_a_process_that_is_stopped_past_its_lease_holds_nothing_twice(
             await reached(fault.reached)
         claimer._process.send_signal(signal.SIGSTOP)
         go.set()
+        while not all(fault.landed for fault in faults):  # noqa: ASYNC110 - the proxy is a thread
+            await asyncio.sleep(0.01)
+        # On a busy machine the lease may be over by then, and Swift refuses the marks.
+        stays = method == "POST" and {*faults[0].landed, *faults[1].landed} == {202}
         other = through.at(await open_swift(coordination_url=redis.url, options=short))
         claimed = await other.claim()  # waits until the lease is over
         claimer._process.send_signal(signal.SIGCONT)
         await claimer.report()
         assert await claimer._process.wait() == 1, "its claim was not refused"
         assert (await other.claim()).claim_id is None
-        if method == "GET":
+        if not stays:
             assert texts(claimed.messages) == posted
             held = await other.get_claim(claimed.claim_id or "")
             assert texts(held.messages) == posted
