@@ -223,6 +223,16 @@ async def test_who_waits_looks_again_when_messages_were_given_back_in_part(
     assert texts((await queue.claim()).messages) == ["a"]
 
 
+async def test_a_claim_beside_the_search_for_what_is_due_does_not_end_it(
+    queue: QueueUnderTest, proxy: FaultyProxy
+) -> None:
+    """It forgets what was known of that, and finds the next instant only where it comes so far."""
+    await queue.post("a")
+    async with proxy.paused("GET", LISTING, queue.next_due()) as asking:
+        await queue.claim(1)
+    assert await asking
+
+
 @uses_quick
 async def test_a_claim_is_answered_though_letters_could_not_be_moved(
     open_swift: OpenSwift, proxy: FaultyProxy

@@ -227,6 +227,18 @@ async def test_claims_come_to_the_end_of_what_is_not_ready_however_long_that_tak
     assert texts((await queue.claim(1, mode=DelayMode.HONOUR)).messages) == ["0"]
 
 
+async def test_a_claim_that_goes_on_hands_out_nothing_that_another_process_purged(
+    open_swift: OpenSwift, locks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claiming, "MOST_EXAMINED", 20)
+    queue = a_queue(await open_swift(coordination_url=locks))
+    await queue.post(*map(str, range(30)), delay=30 * MINUTE)
+    await queue.post("purged")
+    assert (await queue.claim(1, mode=DelayMode.HONOUR)).more
+    await queue.at(await open_swift(coordination_url=locks)).purge()
+    assert not (await queue.claim(1, mode=DelayMode.HONOUR)).messages
+
+
 async def test_exposing_goes_on_where_it_stopped(queue: QueueUnderTest, proxy: FaultyProxy) -> None:
     """Each step reads what it makes ready and no more; the last looks at the whole once again."""
     await queue.post(*map(str, range(30)), delay=30 * MINUTE)

@@ -147,7 +147,7 @@ class Claiming(Reading):
         known.due_at, chosen, start, examined = None, Chosen(request), tail.birth, 0
         nothing = known.nothing_ready
         if nothing is not None and min(nothing[1:]) > self._now():
-            start, chosen.until, _ = nothing
+            start, chosen.until = max(start, nothing[0]), nothing[1]
         else:
             known.nothing_ready = None
         async for page in self._objects.messages(

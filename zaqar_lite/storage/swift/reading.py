@@ -205,15 +205,17 @@ class Reading(Connected[Backend], MessageStore):
         """How long until a message becomes ready by time; what was found is remembered."""
         container = self._container(queue)
         known = self._tails.known(container)
-        if known.due_at is None:
+        due_at = known.due_at
+        if due_at is None:
             known.due_at = NEVER  # what is noted from now on lowers it
             try:
                 due_at = await self._find_due(container)
             except BaseException:
                 known.due_at = None
                 raise
-            known.due_at = min(known.due_at, due_at)
-        return None if known.due_at == NEVER else max(0, known.due_at - self._now())
+            if known.due_at is not None:  # else it became unknown meanwhile
+                known.due_at = due_at = min(known.due_at, due_at)
+        return None if due_at == NEVER else max(0, due_at - self._now())
 
     async def _find_due(self, container: str) -> int:
         """When the first of the listed messages becomes ready that are not yet."""
