@@ -179,6 +179,27 @@ def test_a_known_head_lets_in_no_more_than_its_credential_does(tmp_path: Path) -
         assert posted(key) == 401
 
 
+def test_a_known_head_lets_in_nobody_who_comes_through_no_gateway() -> None:
+    secret = "gateway" * 8
+    env = {"ZAQAR_LITE_GATEWAYS": "127.0.0.1/32", "ZAQAR_LITE_GATEWAY_SECRET": secret}
+    sent = {"Client-ID": CLIENT_ID, "X-Project-ID": "p"}
+    with ServerProcess("memory://", "--sqs", env=env).start(ready=403) as server:
+        for place, told, status in (
+            ("127.0.0.1", secret, 201),
+            ("127.0.0.2", secret, 403),
+            ("127.0.0.1", secret, 201),
+            ("127.0.0.1", secret[:-1], 403),
+        ):
+            transport, named = httpx.HTTPTransport(local_address=place), {"X-Gateway-Secret": told}
+            with httpx.Client(base_url=server.url, headers=sent, transport=transport) as http:
+                asked = [http.post(POST, content=MESSAGE, headers=named) for _ in range(3)]
+                named["X-Amz-Target"] = "AmazonSQS.SendMessage"
+                message = b'{"QueueUrl":"http://sqs.example/p/q","MessageBody":"x"}'
+                asked += [http.post("/", content=message, headers=named) for _ in range(3)]
+            of_sqs = 200 if status == 201 else status
+            assert [one.status_code for one in asked] == [*[status] * 3, *[of_sqs] * 3]
+
+
 @pytest.mark.anyio
 async def test_rules_are_compared_with_each_request_of_a_known_head(keystone: Keystone) -> None:
     mine, other = f"{POST}/{'a' * 32}", f"{POST}/{'b' * 32}"

@@ -36,7 +36,7 @@ from zaqar_lite.api.request import (
 )
 from zaqar_lite.api.routes import OPEN_PATHS, OPENAPI_PATH, Node, RouteTree
 from zaqar_lite.api.websocket.conversation import SocketHost
-from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.errors import Denied, Unavailable
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.quotas import Quota
 from zaqar_lite.domain.topics import is_topic
@@ -109,6 +109,7 @@ class Application:
         gateway = None if self.proxies is None else self.proxies.check
         either = (self.checks.check_headers, gateway)
         self._before_dialect = tuple(one for one in either if one is not None)
+        self._looks_again = self.proxies is not None or self.authentication is not None
         others = () if self.dialect is None else self.dialect.routes
         self._of_dialect = {one.name: self._checks_of_dialect(one) for one in others}
         self.routes: tuple[Route, ...] = (*self.tree.routes, *others)
@@ -135,8 +136,8 @@ class Application:
         """
         self._asked += 1
         request.number = self._asked
-        dialect, who = request.head.admission.dialect, self.authentication
-        if who is not None and request.route is not None and not who.admits_again(request):
+        dialect = request.head.admission.dialect
+        if self._looks_again and request.route is not None and not self._admits_again(request):
             request.forget_admission()
         if request.route is None and request.checks is None:
             request.headers = dict(request.headers)
@@ -188,6 +189,17 @@ class Application:
         if spoken is not None:
             found.reads_first, is_quick = True, spoken
         found.at_once = is_quick and self._is_quick and b"wait=" not in head.query_string
+
+    def _admits_again(self, request: Request) -> bool:
+        """Tell whether a request with a known head is let in by what its head does not decide."""
+        who = self.authentication
+        if self.proxies is not None:
+            request.headers = dict(request.headers)
+            try:
+                self.proxies.check(request)
+            except Denied:
+                return False
+        return who is None or who.admits_again(request)
 
     async def _answer_elsewhere(self, request: Request) -> Response | None:
         """Answer what is for the page or the document, and guesses; None for any other request."""
@@ -309,17 +321,15 @@ class Application:
     def _keep(self, route: Route, request: Request, *, dialect: Dialect | None = None) -> None:
         """Keep with the head that it was let in, and what it decides.
 
-        The next request with the same head is let in by it, if its credential is still good. Only
+        The next request with the same head is let in by it, unless `_admits_again` says no. Only
         requests for messages are kept, so there is nothing to be told to the audit trail. A
         signature may be revoked, and a length that is not in the head must be checked.
         """
         found, who = request.head.admission, self.authentication
         found.reads_first = True
-        if self.proxies is not None or (dialect is not None and who is not None):
-            return
         if request.is_signed or b"content-encoding" in request.headers:
             return
-        if who is not None and not who.keep(request):
+        if who is not None and (dialect is not None or not who.keep(request)):
             return
         found.path_values, found.queue = request.path_values, request.queue
         found.project, found.client_id = request.project, request.client_id

@@ -160,7 +160,7 @@ class Admission(Struct, eq=False):
 
     With `at_once` a request is probably answered without waiting. If it `reads_first`, one like it
     has passed its checks, or is read before these: it is begun once its body has come. The others
-    are empty unless the head alone decides who asks for what (see `Application`).
+    are empty unless the head decides who asks for what, given that its credential is still good.
     """
 
     at_once: bool = False
