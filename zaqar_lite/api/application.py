@@ -192,14 +192,13 @@ class Application:
 
     def _admits_again(self, request: Request) -> bool:
         """Tell whether a request with a known head is let in by what its head does not decide."""
-        who = self.authentication
         if self.proxies is not None:
             request.headers = dict(request.headers)
             try:
                 self.proxies.check(request)
             except Denied:
                 return False
-        return who is None or who.admits_again(request)
+        return self.authentication is None or self.authentication.admits_again(request)
 
     async def _answer_elsewhere(self, request: Request) -> Response | None:
         """Answer what is for the page or the document, and guesses; None for any other request."""

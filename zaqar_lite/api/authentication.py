@@ -95,10 +95,7 @@ class RequestAuthentication:
             headers[_PROJECT] = project
 
     def keep(self, request: Request) -> bool:
-        """Keep with the head of a request whom its credential stands for; tell whether that can be.
-
-        It can't where `admit` has dropped headers.
-        """
+        """Keep with the head whom its credential stands for, unless `admit` dropped headers."""
         found, credential = request.head.admission, _credential(request.headers)
         if credential is None or not request.headers.keys() >= request.head.headers.keys():
             return False
