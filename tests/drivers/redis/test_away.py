@@ -9,7 +9,7 @@ import pytest
 from tests.contract.subject import MINUTE, QueueUnderTest
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import NO_RETRIES, DeadLetter, QueueRef, RetryPolicy
-from zaqar_lite.storage.redis.keys import Keys, keys_of
+from zaqar_lite.storage.redis.keys import EVERYWHERE, Keys, keys_of
 from zaqar_lite.storage.redis.router import Router
 
 pytestmark = pytest.mark.anyio
@@ -65,6 +65,27 @@ async def test_the_sweep_passes_over_a_queue_whose_policy_this_store_cannot_foll
 
     await queue.stores.messages.sweep(1_000, read)
     assert client.hlen(keys_of(other.ref).key("messages")) == 0
+
+
+async def test_a_queue_whose_node_has_a_slower_clock_is_visited_once(queue: QueueUnderTest) -> None:
+    """By the clock of the node that has the index it is due, by its own it is not."""
+    await queue.post("a", delay=3_000)
+    visited: list[Any] = []
+    run = Router.run
+
+    async def ahead(self: Router, operation: str, keys: Keys, *words: Any, **options: Any) -> Any:
+        reply = await run(self, operation, keys, *words, **options)
+        if operation == "sweep" and keys is keys_of(queue.ref):
+            visited.append(reply)
+        if operation == "visits" and keys is EVERYWHERE:
+            now, index = reply[0] + 5_000, EVERYWHERE.key("visits")
+            query = "ZRANGEBYSCORE", index, "-inf", now, "WITHSCORES", "LIMIT", 0, words[0]
+            return [now, await self.command(EVERYWHERE.slot, *query)]
+        return reply
+
+    with patch.object(Router, "run", ahead):
+        await queue.stores.messages.sweep(1_000)
+    assert len(visited) == 1
 
 
 @pytest.mark.parametrize("kind", ["expiry", "outbox"])

@@ -14,6 +14,8 @@ from zaqar_lite.storage.redis.runner import Runner, policy_words
 logger = logging.getLogger(__name__)
 _QUEUES_PER_STEP = 100
 _ROUNDS = 100
+_SOON_MS = 500
+"""How long the sweep leaves a queue alone in which nothing was due."""
 LATER_MS = 5_000
 """How long the sweep skips a queue whose node does not answer."""
 
@@ -42,6 +44,8 @@ class Sweeper:
                 swept, following = await self._visit(queue, limit - total.total, retries_of)
                 if following is None:
                     following = now + LATER_MS
+                elif following and not swept.total:  # its node's clock is behind the index's
+                    following = max(following, now + _SOON_MS)
                 await run("reschedule", EVERYWHERE, tag, score, following)
                 total = total.plus(swept)
             if not visits:
