@@ -96,12 +96,14 @@ async def test_credentials_are_shown_to_nobody_and_what_was_read_can_be_sent_bac
     assert other.status_code == 409  # so the first still has its own
 
 
-async def test_options_that_no_driver_has_are_kept_shown_and_warned_of(pools: Pools) -> None:
+async def test_options_that_no_driver_has_are_kept_shown_and_warned_of(
+    pools: Pools, tmp_path: Path
+) -> None:
     api = pools.api
     known = {"database": "z", "create_indexes": False}
     for name, uri, unknown in (
         ("one", "mongodb://localhost:1/a", {"a": 1, "b\nc": None}),
-        ("two", "embedded:/nowhere/two", {"a": 1, "database": "z"}),
+        ("two", f"embedded:{tmp_path}/two", {"a": 1, "database": "z"}),
         ("three", "redis://localhost:1/3", {"a": [1]}),
     ):
         document = {"uri": uri, "weight": 1, "options": {**known, **unknown}}
