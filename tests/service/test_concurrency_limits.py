@@ -131,6 +131,17 @@ async def test_what_a_process_had_before_it_was_cut_off_is_free_for_others() -> 
     assert [await processes.limits[1].take("p", 4) for _ in range(4)] == [True] * 3 + [False]
 
 
+async def test_a_process_that_was_cut_off_keeps_nothing_that_others_have_taken() -> None:
+    processes = Processes()
+    for number in (0, 1):
+        for _ in range(4):
+            assert await processes.limits[number].take("p", 4)
+        processes.time.advance(EXPIRES * (1 - number))
+    await processes.beat()
+    processes.limits[0].leave("p")
+    assert not await processes.limits[0].take("p", 4)
+
+
 async def test_what_could_not_be_given_back_is_later(monkeypatch: pytest.MonkeyPatch) -> None:
     processes = Processes()
     for _ in range(4):

@@ -152,7 +152,7 @@ class ConcurrencyLeases(BackgroundWorker):
             if used <= has:
                 return has
 
-            def wanted(others: int) -> int:
+            def wanted(others: int, _: int) -> int:
                 free = max(quota - others, 0)
                 return min(free, used + max(free - used, 0) // _SPARE)
 
@@ -188,8 +188,8 @@ class ConcurrencyLeases(BackgroundWorker):
         return uses
 
     @retried("The record of the project's permits")
-    async def _write(self, place: tuple[str, str], wanted: Callable[[int], int]) -> int:
-        """Write how many permits this process has: `wanted(permits of the others)`."""
+    async def _write(self, place: tuple[str, str], wanted: Callable[[int, int], int]) -> int:
+        """Write how many permits this process has: `wanted(permits of the others, its own)`."""
         kind, project = place
         self._stale.add(place)
         record = await self.management.get_record(KIND, project, kind)
@@ -198,7 +198,7 @@ class ConcurrencyLeases(BackgroundWorker):
         alive = await self.management.list_records(PROCESS, "", limit=_MAX_PROCESSES)
         live = {one.name for one in alive} - {self._me}
         others = {name: count for name, count in held.items() if name in live}
-        own = wanted(sum(others.values()))
+        own = wanted(sum(others.values()), held.get(self._me, 0))
         new = {**others, **({self._me: own} if own else {})}
         version = 0 if record is None else record.version
         delete, put = self.management.delete_record, self.management.put_record
@@ -238,8 +238,9 @@ class ConcurrencyLeases(BackgroundWorker):
                 needed = used
             elif needed + needed // _SPARE >= has:
                 return
-            self._keep(place, needed)  # first, so that nobody here takes what is given back
-            await self._write(place, lambda _: needed)
+            # First, so that nobody here takes what is given back, or what others took meanwhile.
+            self._keep(place, min(needed, has))
+            await self._write(place, lambda _, own: min(needed, own))
 
 
 class Link(Protocol):
