@@ -340,6 +340,19 @@ async def test_a_bug_of_the_store_does_not_end_the_safety_poll() -> None:
     assert await asyncio.wait_for(waiting, 5) == posted
 
 
+async def test_a_queue_that_a_bug_lets_nobody_watch_is_asked_about_all_the_same() -> None:
+    house = House()
+
+    async def watch(*_: object) -> Watch:
+        raise KeyError
+
+    house.messages.watch = watch  # type: ignore[method-assign, assignment]
+    waiting = asyncio.create_task(house.wait(QUEUES[0], seconds=60))
+    await turns()
+    (posted,) = await house.post(QUEUES[0])
+    assert await asyncio.wait_for(waiting, 5) == posted
+
+
 async def test_one_too_many_is_refused_and_frees_nothing() -> None:
     house = House(most=1)
     waiting = asyncio.create_task(house.wait(QUEUES[0]))

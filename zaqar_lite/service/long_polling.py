@@ -302,7 +302,9 @@ class LongPolling:
             while True:
                 with errors:
                     await self._ring(line)
+                line.watched.set()
                 await asyncio.sleep(_LONGEST_PAUSE)
+                line.wake(1)
         finally:
             line.watched.set()
             if line.watch is not None:
