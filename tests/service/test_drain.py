@@ -5,12 +5,13 @@ import operator
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import NoReturn
 
 import pytest
 
 from tests.waiting import until
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import KeyReused, NotFound, Unavailable
+from zaqar_lite.domain.errors import KeyReused, LimitReached, NotFound, Unavailable
 from zaqar_lite.domain.metadata import ORDERED
 from zaqar_lite.domain.models import (
     Capability,
@@ -390,6 +391,20 @@ async def test_a_pool_that_is_the_same_store_by_another_name_gets_nothing(
     async with draining(pools):
         await until_problem(pools, "No other store")
         assert await pools.consume() == posted
+
+
+async def test_a_pool_that_is_full_can_be_drained(
+    pools: Pools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    posted = await pools.post(2)
+
+    async def full(*_: object, **__: object) -> NoReturn:
+        raise LimitReached("full")
+
+    monkeypatch.setattr(pools.old, "post", full)
+    async with draining(pools):
+        await until_over(pools)
+    assert [one.id for one in await pools.new.get_messages(QUEUE, posted)] == posted
 
 
 async def test_queues_that_lie_together_move_together(pools: Pools) -> None:

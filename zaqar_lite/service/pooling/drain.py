@@ -293,9 +293,9 @@ class DrainWorker(BackgroundWorker):
         probe = QueueRef(DELIVERIES_PROJECT, f"~probe.{secrets.token_hex(8)}")
         with suppress(Unavailable):
             here, there = await self.messages.pool(old), await self.messages.pool(pool)
-            await put(here, probe, NewMessage(b"0", _LEASE_MS))
-            is_one = (await there.stats(probe)).total
-            await here.purge(probe, forget=True)
+            await put(there, probe, NewMessage(b"0", _LEASE_MS))  # the old one may be full
+            is_one = (await here.stats(probe)).total
+            await there.purge(probe, forget=True)
             return not is_one
         return False
 
