@@ -86,6 +86,22 @@ async def test_queues_that_are_too_many_leave_no_entries() -> None:
     assert [one.name for one in await management.list_records(PLACE, limit=9)] == ["one"]
 
 
+async def test_a_dead_letter_queue_that_is_one_too_many_keeps_its_place() -> None:
+    clock, limits = Clock(), Limits(max_queues_per_project=1)
+    messages, management = create("memory://", clock=clock, options=StoreOptions())
+    registry = PoolRegistry(management, lambda _: StoreKind("memory"))
+    placements = Placements(management, registry, clock)
+    policies = Policies(management, limits, checked=False)
+    queues = Queues(management, messages, policies, limits, placements=placements)
+    await registry.put_pool(Pool("a", "memory://a", 1))
+    letters = QueueRef("p", "letters")
+    await queues.create(QueueRef("p", "one"), {"_dead_letter_queue": letters.name})
+    await queues.ensure_dead_letter_queue(letters)
+    clock.advance(LEFT_MS)
+    await placements.tidy()
+    assert (await placements.entry(letters)).place == Place("a")
+
+
 async def test_a_queue_whose_record_was_never_deleted_keeps_its_place() -> None:
     clock = Clock()
     management, placements = catalogue(clock)

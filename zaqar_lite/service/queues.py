@@ -103,7 +103,8 @@ class Queues:
         try:
             return await self.management.create_queue(queue, metadata, max_queues=bound)
         except LimitReached:
-            if self.placements is not None:
+            letters = await self.management.dead_letter_sources(queue, limit=1)
+            if self.placements is not None and not letters:  # which lie there without a record
                 await self.placements.leave(queue)
             if bound != quota:
                 raise
