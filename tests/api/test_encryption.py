@@ -18,6 +18,7 @@ from zaqar_lite.domain.models import QueueRef, Record, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.subscriptions import KIND as SUBSCRIPTION
 from zaqar_lite.server.stores import make_stores
+from zaqar_lite.service import encryption
 from zaqar_lite.service.encryption import KIND, EncryptionKeys, read_key_file
 from zaqar_lite.service.schedules.schedules import KIND as SCHEDULE
 from zaqar_lite.storage.sql import create
@@ -256,6 +257,19 @@ async def test_many_first_posts_make_one_data_key(file: Path) -> None:
     keys, new = EncryptionKeys(management, read_key_file(file), clock), [NewMessage(b"1", 60_000)]
     await asyncio.gather(*(keys.seal(QueueRef("p", "q"), new) for _ in range(50)))
     assert len(await keys.list_keys("p")) == 1
+
+
+async def test_a_data_key_wears_though_other_projects_rotate_theirs(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encryption, "_MOST_SEALED", 1)
+    clock = Clock()
+    _, management = create("memory://", clock=clock, options=StoreOptions())
+    keys, new = EncryptionKeys(management, read_key_file(file), clock), [NewMessage(b"1", 60_000)]
+    for _ in range(3):
+        await keys.seal(QueueRef("p", "q"), new)
+        await keys.rotate("other")
+    assert len(await keys.list_keys("p")) == 2
 
 
 async def test_a_data_key_whose_answer_was_lost_is_kept(

@@ -309,8 +309,11 @@ class EncryptionKeys:
         if len(stored) >= MAX_ROTATED:
             raise Conflict(f"A project may have {MAX_ROTATED} keys made by request.")
         await self._make(project, stored)
-        # Another cache: a key that is being read may be the one before.
+        # Another cache: a key that is being read may be the one before. Other projects keep theirs,
+        # which count what they have sealed.
+        others = [(name, key) for name, key in self._current.items() if name != project]
         self._current = Cache(_CACHED)
+        self._current.update(others)
 
     async def list_keys(self, project: str) -> list[DataKey]:
         """List a project's data keys by age, at most 1,000; the last one is current."""
