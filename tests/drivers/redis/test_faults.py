@@ -394,6 +394,8 @@ async def test_a_password_that_was_changed_is_unavailable(open_queue: Open) -> N
             client.config_set("requirepass", "another")
             client.client_kill_filter(_type="normal", skipme=True)
             assert "WRONGPASS" in await later_refusal(queue)
+            with pytest.raises(Unavailable, match="WRONGPASS"):  # readiness asks by this
+                await queue.stores.messages.ping()
             client.config_set("requirepass", "sesame")
         await eventually(queue, "a")
 

@@ -8,7 +8,7 @@ from typing import Any
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.storage.redis.address import Address
-from zaqar_lite.storage.redis.faults import Fault
+from zaqar_lite.storage.redis.faults import Fault, refused
 from zaqar_lite.storage.redis.keys import EVERYWHERE
 from zaqar_lite.storage.redis.link import Link
 from zaqar_lite.storage.redis.router import make_router
@@ -119,10 +119,13 @@ class Connection:
         Raises:
             Unavailable: no node answers.
         """
-        answers = await self.router.on_every_node(_ping)
-        silent = [answer for answer in answers if isinstance(answer, Exception)]
-        if len(silent) == len(answers):
-            raise silent[0]
+        try:
+            answers = await self.router.on_every_node(_ping)
+            silent = [answer for answer in answers if isinstance(answer, Exception)]
+            if len(silent) == len(answers):
+                raise silent[0]
+        except ConfigurationError as exc:
+            raise refused(exc) from exc
         if len(silent) != self._silent:
             self._silent = len(silent)
             answering = len(answers) - len(silent)

@@ -71,6 +71,11 @@ def explain_at_start(fault: Fault) -> Exception:
     return reason
 
 
+def refused(error: ConfigurationError) -> Unavailable:
+    """The error where Redis lets this server in no longer: a password was changed, for one."""
+    return Unavailable("The store cannot serve now: Redis refuses this server.", detail=str(error))
+
+
 def unavailable(lost: ConnectionLost, *, was_sent: bool) -> Unavailable:
     """The domain's error for a lost connection; `was_sent`: any attempt at the call was sent."""
     kind, outcome = Unavailable, "was not sent"

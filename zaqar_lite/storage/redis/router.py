@@ -23,6 +23,7 @@ from zaqar_lite.storage.redis.faults import (
     ConnectionLost,
     Fault,
     explain,
+    refused,
     unavailable,
 )
 from zaqar_lite.storage.redis.keys import Keys
@@ -102,10 +103,8 @@ class Router(ABC):
                 else:
                     async with self._turns[node].turn(long_for):
                         reply = await _send(await self._link(node, is_long=True), words)
-            except ConfigurationError as refused:  # a password that was changed, for one
-                raise Unavailable(
-                    "The store cannot serve now: Redis refuses this server.", detail=str(refused)
-                ) from refused
+            except ConfigurationError as exc:
+                raise refused(exc) from exc
             except ConnectionLost as lost:
                 was_sent = was_sent or lost.sent
                 if node is not None:
@@ -202,10 +201,10 @@ class Router(ABC):
         return [await self.node_of(0)]
 
     async def on_every_node(self, act: Callable[[Link], Awaitable[Any]]) -> list[Any]:
-        """Run `act` on a link to each node; return its replies, and Unavailable for silent nodes.
+        """Run `act` on a link to each node; return its replies, and the error of one that fails.
 
         Raises:
-            Unavailable: no node can be asked.
+            ConfigurationError, Unavailable: no node can be asked.
         """
         try:
             nodes = await self.nodes()
@@ -220,6 +219,8 @@ class Router(ABC):
         except ConnectionLost as lost:
             self.leave(node)
             return unavailable(lost, was_sent=lost.sent)
+        except (ConfigurationError, Unavailable) as exc:
+            return exc
         return explain(reply) if isinstance(reply, Fault) else reply
 
     async def close(self) -> None:
