@@ -103,9 +103,10 @@ class Queues:
         try:
             return await self.management.create_queue(queue, metadata, max_queues=bound)
         except LimitReached:
-            letters = await self.management.dead_letter_sources(queue, limit=1)
-            if self.placements is not None and not letters:  # which lie there without a record
-                await self.placements.leave(queue)
+            if self.placements is not None:
+                sources = await self.management.dead_letter_sources(queue, limit=1)
+                if not sources:  # else their letters may lie there, without a record
+                    await self.placements.leave(queue)
             if bound != quota:
                 raise
             raise QuotaReached(f"{quota} queues", "delete some") from None
