@@ -88,14 +88,19 @@ async def test_a_queue_whose_node_has_a_slower_clock_is_visited_once(queue: Queu
     assert len(visited) == 1
 
 
-@pytest.mark.parametrize("kind", ["expiry", "outbox"])
+@pytest.mark.parametrize("kind", ["queue", "expiry", "outbox"])
 async def test_the_sweep_passes_over_a_queue_whose_keys_are_damaged(
     queue: QueueUnderTest, client: Any, kind: str
 ) -> None:
     other = await with_ended_messages(queue)
     client.delete(keys_of(queue.ref).key(kind))
     client.set(keys_of(queue.ref).key(kind), "no such thing")
-    await queue.stores.messages.sweep(1_000)
+
+    async def read(ref: QueueRef) -> RetryPolicy:
+        await queue.stores.management.get_queue(ref)
+        return NO_RETRIES
+
+    await queue.stores.messages.sweep(1_000, read)
     assert client.hlen(keys_of(other.ref).key("messages")) == 0
     client.delete(keys_of(queue.ref).key(kind))
 

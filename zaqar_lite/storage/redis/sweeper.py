@@ -68,16 +68,15 @@ class Sweeper:
         self, queue: QueueRef, budget: int, retries_of: RetryPolicyOf
     ) -> tuple[SweepResult, int | None]:
         """Clean up one queue; return when to visit it next, or None if that failed."""
+        retries = None
         try:
             retries = await retries_of(queue)
-        except Unavailable:
-            if await self._is_reached(queue):  # so the store of all policies is away
-                raise
-            return SweepResult(), None
-        try:
             words = policy_words(queue, retries)
             reply = await self._runner.run(queue, "sweep", "", "", budget, *words)
         except (Unavailable, Unsupported, Fault) as exc:  # a fault may be of this queue alone
+            is_policy = retries is None and isinstance(exc, Unavailable)
+            if is_policy and await self._is_reached(queue):  # so the store of policies is away
+                raise
             logger.warning("the sweep passes the queue %s over: %s", queue.name, exc)
             return SweepResult(), None
         _, expired, forgotten, promoted, lapsed, letters, following = reply
