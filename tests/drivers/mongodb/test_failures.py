@@ -295,6 +295,15 @@ async def test_a_user_without_rights_is_told_at_the_start(
             await open_stores(query=f"appName={app_name}")
 
 
+async def test_a_user_who_loses_its_rights_is_unavailable(
+    open_stores: OpenStores, fail: Fail, app_name: str
+) -> None:
+    stores = await open_stores(query=f"appName={app_name}")
+    with fail("aggregate", errorCode=13, mode="alwaysOn"):
+        with pytest.raises(Unavailable, match="readWrite"):
+            await stores.messages.stats(QueueRef("project", "queue"))
+
+
 async def test_a_server_that_was_killed_comes_back_with_what_was_answered() -> None:
     with start_mongo(durable=True) as server:
         # pymongo asks a server that was lost again every 500 ms.

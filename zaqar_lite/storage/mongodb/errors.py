@@ -32,13 +32,22 @@ def translated() -> Iterator[None]:
 
 
 def translating(store: type[Store]) -> type[Store]:
-    """Let a class's public coroutines, its bases' too, raise the domain's errors, not pymongo's."""
+    """Let a class's public coroutines, its bases' too, raise the domain's errors, not pymongo's.
+
+    What is wrong of the configuration is told at the start; later, where a password was changed for
+    one, the store is unavailable.
+    """
 
     def wrapped(method: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
         @wraps(method)
         async def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            with translated():
-                return await method(*args, **kwargs)
+            try:
+                with translated():
+                    return await method(*args, **kwargs)
+            except ConfigurationError as exc:
+                if method.__name__ == "open":
+                    raise
+                raise Unavailable("MongoDB refuses this server now.", detail=str(exc)) from exc
 
         return call
 
