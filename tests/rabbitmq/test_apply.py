@@ -1,5 +1,6 @@
 """Topologies carried to a real broker, by AMQP, by management API and by definitions."""
 
+import json
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -51,7 +52,7 @@ async def test_what_was_applied_verifies_and_applying_again_changes_nothing(
                 management.apply(topology)
             else:
                 path = f"definitions/{quote(host.name, safe='')}"
-                host.put(path, definitions(topology), method="POST")
+                host.put(path, json.loads(definitions(topology)), method="POST")
         assert management.verify(topology) == []
         assert management.apply(topology, prune=True) == []
 

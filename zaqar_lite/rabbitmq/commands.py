@@ -4,7 +4,6 @@ Exit codes: 0 done, 1 it failed, 2 drift was found or the words of the command m
 """
 
 import argparse
-import json
 import logging
 import sys
 from collections.abc import Callable
@@ -220,9 +219,8 @@ def _export(arguments: argparse.Namespace, topology: Topology) -> int:
         for name in exports.write_terraform(directory, topology, dry_run=arguments.dry_run):
             say(str(directory / name))
         return OK
-    text = json.dumps(exports.definitions(topology), indent=2) + "\n"
-    if arguments.format == "mermaid":
-        text = exports.mermaid(topology)
+    export = exports.mermaid if arguments.format == "mermaid" else exports.definitions
+    text = export(topology)
     if output is None:
         sys.stdout.write(text)
     else:

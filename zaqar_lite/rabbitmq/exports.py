@@ -32,16 +32,17 @@ def queue_body(queue: Queue) -> dict[str, Any]:
     return {"durable": True, "auto_delete": False, "arguments": dict(queue.arguments)}
 
 
-def definitions(topology: Topology) -> dict[str, Any]:
-    """Return the definitions of a virtual host (`POST /api/definitions/<vhost>`).
+def definitions(topology: Topology) -> str:
+    """Return the definitions of a virtual host as JSON (`POST /api/definitions/<vhost>`).
 
     An import adds and never deletes: it cannot prune.
     """
-    return {
+    document = {
         "exchanges": [{"name": each.name, **exchange_body(each)} for each in topology.exchanges],
         "queues": [{"name": each.name, **queue_body(each)} for each in topology.queues],
         "bindings": [{**asdict(each), "arguments": {}} for each in topology.bindings],
     }
+    return json.dumps(document, indent=2) + "\n"
 
 
 def terraform_variables(topology: Topology) -> dict[str, object]:
