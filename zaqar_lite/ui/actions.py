@@ -41,9 +41,8 @@ async def on_queue(caller: Caller, request: Request, fields: Mapping[str, str]) 
             await caller.call("POST", f"{path}/messages", document={"messages": [message]})
         case "settings" | "set" as act:
             now = await caller.get(path)
-            wanted = settings.changes(fields, now, _whole)
-            if act == "settings":
-                wanted = _body(fields.get("settings", ""))
+            text = fields.get("settings", "")
+            wanted = settings.changes(fields, now, _whole) if act == "set" else _body(text)
             if not isinstance(wanted, dict):
                 raise Refused("The settings must be a JSON object")
             if patch := settings.patch(wanted, now):
