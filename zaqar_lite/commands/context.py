@@ -32,7 +32,8 @@ def add_commands(subparsers: Leaves) -> None:
 
 def add(known: contexts.Contexts, arguments: argparse.Namespace, output: Output) -> None:
     """Name a server; the first one is used from now on."""
-    said = {one: it for one in contexts.FIELDS if (it := getattr(arguments, one)) is not None}
+    given = vars(arguments)
+    said = {field: given[field] for field in contexts.FIELDS if given[field] is not None}
     if said.get("key") == "-":
         said["key"] = sys.stdin.readline().strip()
     if "key" in said and "key_env" in said:

@@ -39,8 +39,7 @@ class Contexts:
             return {}
         if wanted not in self.named:
             there = ", ".join(sorted(self.named)) or "none"
-            message = f"there is no context {wanted!r}; there are: {there}"
-            raise UnknownContext(message)
+            raise UnknownContext(f"there is no context {wanted!r}; there are: {there}")
         return self.named[wanted]
 
 

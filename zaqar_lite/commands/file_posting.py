@@ -155,8 +155,8 @@ def _open(name: str, stack: contextlib.ExitStack) -> BinaryIO:
 
 def _read(arguments: argparse.Namespace, source: BinaryIO) -> Items:
     """Yield the messages."""
-    is_csv = (arguments.format or arguments.file.rpartition(".")[2]) == "csv"
-    return (_csv if is_csv else _lines)(arguments, source)
+    format_ = arguments.format or arguments.file.rpartition(".")[2]
+    return _csv(arguments, source) if format_ == "csv" else _lines(arguments, source)
 
 
 def _key(run: str) -> Callable[[Item], str]:
