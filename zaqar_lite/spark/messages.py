@@ -35,8 +35,6 @@ _LEAVES = (
     types.TimestampType, types.TimestampNTZType, types.NullType,
 )  # fmt: skip
 _BESIDE = tuple(name for name in COLUMNS if name not in {"body", "idempotency_key"})
-
-
 _PAIR = itemgetter("key", "value")  # of a header as Kafka has it
 
 
@@ -62,10 +60,11 @@ class Messages:
         try:
             values = batch.to_pydict(maps_as_pydicts="lossy")
         except (OverflowError, ValueError) as error:  # an instant beyond the year 9999, say
-            for number in range(batch.num_rows) if batch.num_rows > 1 else ():
-                yield from self.of(batch.slice(number, 1), refuse)
             if batch.num_rows == 1:
                 refuse({}, None, InvalidRow(f"Python has no value for what it holds: {error}"))
+                return
+            for number in range(batch.num_rows):
+                yield from self.of(batch.slice(number, 1), refuse)
             return
         names = tuple(values)
         if (named := self._options.idempotency_key) is not None:

@@ -5,7 +5,6 @@ keep a repetition from storing it twice. The run in a key is the option `runId`,
 query, and in a stream (query, batch), which Spark repeats after a restart.
 """
 
-import dataclasses
 import fcntl
 import hashlib
 import json
@@ -14,7 +13,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -169,7 +168,8 @@ class Sender:
 
         Spark commits in a process of its own, so a file is the way back to the caller.
         """
-        self.abort(messages)
+        if self.rate_limit:
+            self.rate_limit.end()
         if self.options.report_path is None:
             return
         tasks = [one for one in messages if isinstance(one, Written)]
@@ -231,7 +231,7 @@ class _Task:
 
     def _post(self, queue: str, messages: Iterable[NewMessage], scope: str) -> None:
         def rejected(refusal: Rejected[NewMessage]) -> None:
-            given = {**dataclasses.asdict(refusal.item), "queue": queue}
+            given = {**asdict(refusal.item), "queue": queue}
             row = {name: value for name, value in given.items() if value is not None}
             row["body"] = bytes(refusal.item.body).decode()
             # Without the request's id: a task that is tried again must give the same letter.

@@ -40,9 +40,10 @@ _TAKEN_OUT = (
 _TOP = 20
 _BARS = 60
 _PATTERN = (
-    "Letters,Share,Error signature,Body shape,Source,Claims: least / median / most,First,Last"
-)
-_SAMPLE = "Signature,Id,Body"
+    "Letters", "Share", "Error signature", "Body shape", "Source", "Claims: least / median / most",
+    "First", "Last",
+)  # fmt: skip
+_SAMPLE = ("Signature", "Id", "Body")
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem }
 table { border-collapse: collapse; width: 100% } td, th { border-bottom: 1px solid #ccc; padding:
@@ -260,9 +261,9 @@ def _bars(points: Mapping[str, int]) -> str:
     return f'<svg viewBox="0 0 900 {24 * len(points) + 4}" role="img">{"".join(parts)}</svg>'
 
 
-def _table(titles: str, rows: Iterable[Iterable[str | None]]) -> str:
-    """Write a table; the titles of its columns have commas between them."""
-    heads = "<th>".join(titles.split(","))
+def _table(titles: Iterable[str], rows: Iterable[Iterable[str | None]]) -> str:
+    """Write a table; the titles are those of its columns."""
+    heads = "<th>".join(titles)
     lines = "<tr>".join("".join(f"<td>{escape(cell or '')}" for cell in row) for row in rows)
     return f"<table><tr><th>{heads}<tr>{lines}</table>"
 
