@@ -162,7 +162,7 @@ class Claims:
                 raise Conflict(text)
 
     def check_count(self, count: int) -> None:
-        """Refuse to settle no message, or too many at once. Raises Invalid."""
+        """Check how many messages one request settles. Raises Invalid: none, or too many."""
         check_range("The number of messages", count, 1, self.limits.claim(large=True))
 
     def _check_settlements(self, settlements: Sequence[Settlement]) -> None:

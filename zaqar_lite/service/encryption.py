@@ -228,7 +228,9 @@ class EncryptionKeys:
         sealed: list[NewMessage] = []
         async for _, part in in_steps(new):
             for one in part:
-                if is_sealed(one.body):  # for this queue: a pop that lacked the key gave it out
+                # Encrypted already, for this queue (`check_sealed`): a pop found no key for it and
+                # answered it as it was stored, and now the client posts it again.
+                if is_sealed(one.body):
                     sealed.append(one)
                     continue
                 body = seal(key.cipher, key.key.id, queue.project, queue.name, one.body)
@@ -448,7 +450,14 @@ class _Opening:
         return opened
 
     async def claim(self, queue: QueueRef, request: ClaimRequest) -> Claimed:
-        """Claim, and open; while that fails rarely, or claims would make dead letters of all."""
+        """Claim messages and open their bodies; if that can't be done, release the claim.
+
+        Then further claims of the queue are refused, until the error's `retry_after` has passed:
+        each of them would count, and `_max_claim_count` would make dead letters of all messages.
+
+        Raises:
+            Unavailable: as `EncryptionKeys.open`, but not for what the claim removes.
+        """
         until, why = self._closed.get(queue, (0.0, ""))
         left = until - monotonic()
         if left > 0 and not request.removes:

@@ -156,12 +156,13 @@ class PostValidation:
 
 
 def check_sealed(what: str, queue: QueueRef, body: bytes) -> None:
-    """Refuse a sealed body that was not posted to this queue, since whoever reads gets it opened.
+    """Refuse an encrypted body, as a store has it, unless it was encrypted for this queue.
 
-    Else a client who has seen a copy of the store could have all of its project opened here.
+    Readers of a queue get bodies decrypted. So a client who has seen a copy of the store could post
+    what it holds of other queues, or a record of the server, to a queue of its own and read it.
 
     Raises:
-        Invalid: it was sealed for another queue, or for a record.
+        Invalid: it was encrypted for another queue, or for a record.
     """
     if is_sealed(body) and body[len(PREFIX) :].split(b":")[1:2] != [queue.name.encode()]:
         raise Invalid(f"{what} has an encrypted body that was not posted to this queue.")

@@ -102,6 +102,7 @@ class StoreKind(NamedTuple):
 
 
 UNUSABLE = StoreKind("")
+"""Stands for a store that can't be made, because of its address or a package that is missing."""
 Check = Callable[[Pool | None], StoreKind]
 """Tells of a pool's store, or of the server's own; connects to nothing. Or ConfigurationError."""
 
