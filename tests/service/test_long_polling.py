@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import cast
 
 import pytest
@@ -49,6 +50,19 @@ class House:
 async def turns() -> None:
     for _ in range(30):
         await asyncio.sleep(0)
+
+
+async def nothing_due() -> int | None:
+    return None
+
+
+def announce_nothing(house: House, due: Callable[[], Awaitable[int | None]] = nothing_due) -> None:
+    """Have the store announce no message; `due` answers when the next one is due."""
+
+    async def watch(*_: object) -> Watch:
+        return Watch(due, list[None]().clear)
+
+    house.messages.watch = watch  # type: ignore[method-assign, assignment]
 
 
 async def test_ten_thousand_waiters_ask_once_and_no_message_wakes_a_herd() -> None:
@@ -159,14 +173,7 @@ async def test_who_is_woken_and_can_not_ask_leaves_the_message_to_the_next() -> 
 async def test_that_there_may_be_more_is_passed_on_by_who_asks_for_another_reason() -> None:
     """A hint that counts messages wakes as many; one that does not must go from hand to hand."""
     house, queue = House(), QUEUES[0]
-
-    async def due() -> int | None:
-        return None
-
-    async def watch(*_: object) -> Watch:
-        return Watch(due, list[None]().clear)
-
-    house.messages.watch = watch  # type: ignore[method-assign, assignment]
+    announce_nothing(house)
     gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     first = await house.waiting.join(queue, gone, reads=False)
     sleeping = asyncio.create_task(first.sleep(600))
@@ -270,15 +277,8 @@ async def test_a_reader_is_told_whether_something_came() -> None:
 
 async def test_the_safety_poll_finds_what_no_hint_told() -> None:
     house = House()
-
-    async def due() -> int | None:
-        return None
-
-    async def watch(*_: object) -> Watch:
-        return Watch(due, list[None]().clear)
-
+    announce_nothing(house)
     house.messages.poll_interval_ms = 50
-    house.messages.watch = watch  # type: ignore[method-assign, assignment]
     waiting = asyncio.create_task(house.wait(QUEUES[0]))
     await turns()
     await house.post(QUEUES[0])
@@ -329,11 +329,8 @@ async def test_a_bug_of_the_store_does_not_end_the_safety_poll() -> None:
             raise KeyError
         return None
 
-    async def watch(*_: object) -> Watch:
-        return Watch(due, list[None]().clear)
-
     house.messages.poll_interval_ms = 20
-    house.messages.watch = watch  # type: ignore[method-assign, assignment]
+    announce_nothing(house, due)
     waiting = asyncio.create_task(house.wait(QUEUES[0]))
     await turns()
     (posted,) = await house.post(QUEUES[0])

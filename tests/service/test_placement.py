@@ -40,6 +40,17 @@ def catalogue(clock: Clock) -> tuple[ManagementStore, Placements]:
     return management, Placements(management, registry, clock)
 
 
+def of_one_queue(clock: Clock) -> tuple[ManagementStore, PoolRegistry, Placements, Queues]:
+    """What the service has of queues, where a project may have one."""
+    limits = Limits(max_queues_per_project=1)
+    messages, management = create("memory://", clock=clock, options=StoreOptions())
+    registry = PoolRegistry(management, lambda _: StoreKind("memory"))
+    placements = Placements(management, registry, clock)
+    policies = Policies(management, limits, checked=False)
+    queues = Queues(management, messages, policies, limits, placements=placements)
+    return management, registry, placements, queues
+
+
 async def test_queues_that_come_and_go_keep_no_other_from_being_forgotten() -> None:
     clock = Clock()
     management, placements = catalogue(clock)
@@ -72,12 +83,8 @@ async def test_an_entry_is_kept_for_a_while_after_its_queue() -> None:
 
 
 async def test_queues_that_are_too_many_leave_no_entries() -> None:
-    clock, limits = Clock(), Limits(max_queues_per_project=1)
-    messages, management = create("memory://", clock=clock, options=StoreOptions())
-    registry = PoolRegistry(management, lambda _: StoreKind("memory"))
-    placements = Placements(management, registry, clock)
-    policies = Policies(management, limits, checked=False)
-    queues = Queues(management, messages, policies, limits, placements=placements)
+    clock = Clock()
+    management, _, placements, queues = of_one_queue(clock)
     await queues.create(QueueRef("p", "one"), {})
     with pytest.raises(LimitReached):
         await queues.create(QueueRef("p", "two"), {})
@@ -87,12 +94,8 @@ async def test_queues_that_are_too_many_leave_no_entries() -> None:
 
 
 async def test_a_dead_letter_queue_that_is_one_too_many_keeps_its_place() -> None:
-    clock, limits = Clock(), Limits(max_queues_per_project=1)
-    messages, management = create("memory://", clock=clock, options=StoreOptions())
-    registry = PoolRegistry(management, lambda _: StoreKind("memory"))
-    placements = Placements(management, registry, clock)
-    policies = Policies(management, limits, checked=False)
-    queues = Queues(management, messages, policies, limits, placements=placements)
+    clock = Clock()
+    _, registry, placements, queues = of_one_queue(clock)
     await registry.put_pool(Pool("a", "memory://a", 1))
     letters = QueueRef("p", "letters")
     await queues.create(QueueRef("p", "one"), {"_dead_letter_queue": letters.name})

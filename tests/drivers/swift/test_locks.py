@@ -273,9 +273,8 @@ async def test_a_sweep_whose_clock_is_ahead_ends_nothing(
     claim_id = await keeper.claim_id(ttl=MINUTE)
     await keeper.post("alive", ttl=MINUTE)
     backend = sweeper.stores.messages._connection  # type: ignore[attr-defined]
-    backend.swift.fence.key = (
-        None  # else Swift refuses what is signed by a time that is not its own
-    )
+    # Else Swift refuses what is signed by a time that is not its own.
+    backend.swift.fence.key = None
     sweeper.advance(2 * MINUTE)
     proxy.ahead = -120
     await sweeper.bodies()
