@@ -156,8 +156,8 @@ local function refusal(count, new_keys, has_outgoing)
 end
 
 -- Store messages in the order of the batch, all or none. Other operations wait for the longest call, so of a long post
--- the driver gives parts: this call looks up its keys (4 ms for 5,000), takes its positions and puts the parts aside.
--- From then on it is committed, and `publish` stores one part after the other.
+-- the driver gives parts: this call looks up its keys, takes its positions and puts the parts aside. From then on it
+-- is committed, and `publish` stores one part after the other.
 -- ARGV: 1 offset, 2 version, 3 idempotency window (ms), 4 most keys, 5 most messages, 6 the post's own key with
 --       its digest ('' for none), 7 the ids that it answers (remember_post), 8 number of messages, 9 of outbox
 --       messages, 10 of keys that messages have, 11 the longest ttl of the messages (ms), where parts follow; then
