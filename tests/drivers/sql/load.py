@@ -6,6 +6,7 @@ or not.
 
 import asyncio
 import copy
+import logging
 import random
 from collections import Counter
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import Claimed, Message, QueueRef
 from zaqar_lite.domain.settlements import Act, Settlement
 
+logger = logging.getLogger(__name__)
 QUEUES = (QUEUE, OTHER, THIRD)
 _SIZES = (1, 1, 5, 30)
 _LARGE = 600
@@ -57,6 +59,7 @@ class Load:
                     await self._consume(store, queue, chance)
             except Unavailable as exc:
                 self.refusals[exc.shown] += 1
+                logger.warning("refused: %s", exc)  # with the store's reason
                 await asyncio.sleep(0.01)
 
     async def _post(self, store: Store, queue: QueueRef, count: int, chance: random.Random) -> None:

@@ -73,7 +73,7 @@ class Database:
         self.finishing = asyncio.Lock()
         self.undone = 0
         """How many batches were undone."""
-        self.shares = Shares(self.future) if place.syncs else None
+        self.shares = Shares(self._ask_for_batch) if place.syncs else None
         self.undo: dict[Queue, tuple[Any, ...] | None] = {}
         self.epoch = 1
         """The number of the batch that gathers, or will."""
@@ -442,8 +442,7 @@ class Database:
             try:
                 self.begin()
             except Unavailable as exc:
-                is_locked = isinstance(exc.__cause__, apsw.BusyError)
-                if not is_locked or asyncio.get_running_loop().time() > ends:
+                if not _is_locked(exc) or asyncio.get_running_loop().time() > ends:
                     raise
             else:
                 return
@@ -457,6 +456,20 @@ class Database:
         if self._batch is not None:
             self._batch.waiting.append(future)
         return future
+
+    def _ask_for_batch(self) -> "asyncio.Future[None]":
+        """Answer as `future` does; while another program writes, for the batch that comes then."""
+        try:
+            return self.future()
+        except Unavailable as exc:
+            if not _is_locked(exc):
+                raise
+        return asyncio.ensure_future(self._next_batch())
+
+    async def _next_batch(self) -> None:
+        await self.pass_gate()
+        await self._begin()
+        await self.future()
 
     def _undo_step(self, exc: BaseException, changes: int | None) -> None:
         """Undo an operation that raised, or its batch if need be.
@@ -696,3 +709,12 @@ class Database:
                 self._refused = None
                 logger.warning("the store is open again")
                 return
+
+
+def _is_locked(exc: Unavailable) -> bool:
+    """Whether it says that another connection writes to the file.
+
+    That of `InFile.copy` does too, for an instant, where it reads the head of the log's index
+    while a commit changes it.
+    """
+    return isinstance(exc.__cause__, apsw.BusyError)

@@ -122,7 +122,7 @@ class Shares:
         self._asked += 1
         try:
             self._durable().add_done_callback(self._written)
-        except Unavailable as exc:  # another program writes to the file
+        except Unavailable as exc:
             self._refuse(exc)
 
     def _written(self, batch: "asyncio.Future[None]") -> None:
