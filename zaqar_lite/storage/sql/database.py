@@ -492,8 +492,10 @@ class Database:
                 if counts is None:
                     self.queues.forget(queue.ref)
                     self._touched.pop(queue, None)
-                else:
+                else:  # also one that the step has removed
                     queue.restore(counts)
+                    self.queues.add(queue)
+                    self._touched[queue] = None
         if isinstance(exc, apsw.Error):
             logger.error("a request failed in the store: %s", exc)
             raise unavailable(exc) from exc
@@ -521,9 +523,9 @@ class Database:
 
     def write_queues(self) -> None:
         """Write the rows of the queues that the batch has changed so far."""
-        touched, self._touched = self._touched, {}
-        if touched:
-            write_counts(self.connection, touched, self.clock.now_ms())
+        if self._touched:
+            write_counts(self.connection, self._touched, self.clock.now_ms())
+            self._touched = {}
 
     def _commit(self) -> Batch | None:
         """Commit the batch; answer it, or None where it failed."""
