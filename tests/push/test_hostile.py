@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.models import MAX_RECORD, QueueRef
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.push.guard import Guard
 from zaqar_lite.push.webhook import _MOST_PIECES, Webhooks
@@ -195,3 +195,13 @@ async def test_a_bug_in_a_transport_is_a_failed_attempt() -> None:
         DeliveryOutcome.AGAIN,
         "this server could not send it",
     )
+
+
+@pytest.mark.parametrize(
+    "text", [b"\x01", b"\x7f", b"\xff", b'"', b"\xc2\x9b", b"\xf0\x9f\x98\x80"]
+)
+async def test_twenty_answers_fit_into_the_record_of_the_log(text: bytes) -> None:
+    async with answered(
+        OK + b"Connection: close\r\nContent-Length: 1024\r\n\r\n" + (text * 1024)[:1024]
+    ) as got:
+        assert len(msgspec.json.encode([got.text] * 20)) < 0.95 * MAX_RECORD

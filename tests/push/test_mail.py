@@ -1,5 +1,6 @@
 """Mail goes out by a real SMTP server."""
 
+import asyncio
 import json
 import ssl
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from email.parser import BytesParser
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from aiosmtpd.controller import Controller
 
@@ -15,11 +17,20 @@ from tests.api.conftest import MakeApi
 from tests.push.test_delivering import attempts_of
 from tests.services.process import free_port
 from tests.test_tls import make_certificate
+from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, Invalid
-from zaqar_lite.domain.subscriptions import check_subscriber
+from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.subscriptions import Subscription, check_subscriber
 from zaqar_lite.push.mail import Mail, Smtp
 from zaqar_lite.server.loading import load
-from zaqar_lite.service.delivery.attempt import Answer, Notification
+from zaqar_lite.service.delivery import attempt
+from zaqar_lite.service.delivery.attempt import (
+    Answer,
+    DeliveryOutcome,
+    DeliverySender,
+    Notification,
+)
+from zaqar_lite.service.delivery.outbox import Delivery
 
 pytestmark = pytest.mark.anyio
 
@@ -169,3 +180,31 @@ async def test_a_stored_subscriber_that_is_no_address_is_refused(
     answer = await mail.send(Notification("mailto:a%40evil.org%2Cb@good.org", {}, b"{}", {}))
     assert answer.refused
     assert box.recipients == []
+
+
+async def test_a_mail_server_that_is_slow_at_each_command_has_one_time_for_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(attempt, "_LONGEST_ATTEMPT", 0.5)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answer, asked = b"220 slow", b"-"
+        while asked:
+            await asyncio.sleep(0.2)
+            writer.write(answer + b"\r\n")
+            asked = await reader.readline()
+            answer = b"250 slow"
+        writer.close()
+        has_ended.set()
+
+    has_ended = asyncio.Event()
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        mail = Mail(Smtp("127.0.0.1", port, "queue@example.org", tls="none"))
+        sender = DeliverySender({"mailto": mail}, Clock(), has_ended=lambda _: False)
+        one = Subscription("s", QueueRef("p", "q"), "mailto:a@b.org", 60, {}, 0, 0)
+        delivery = Delivery("p", "q", "s", "m", 0, msgspec.Raw(b"{}"))
+        result = await sender.attempt(delivery, one, None, is_fresh=True)
+        await has_ended.wait()
+    assert (result.outcome, result.answer.error) == (DeliveryOutcome.AGAIN, "no answer in time")

@@ -137,6 +137,8 @@ def _has_come(place: asyncio.Future[bool]) -> bool:
 logger = logging.getLogger(__name__)
 _PATIENCE = 1.0
 """Seconds that a delivery waits for a place in its endpoint's window."""
+_LONGEST_ATTEMPT = 25.0
+"""Seconds. A mail server may be slow at each command, and many may wait for a trust's token."""
 _MAX_RETRY_AFTER = 3_600.0
 _LARGE = 16_384
 """Bytes of a payload from which on it is signed in a turn: a message may go to 200 subscribers."""
@@ -295,17 +297,20 @@ class DeliverySender:
             if isinstance(post_data, str) and post_data:
                 body = post_data.encode().replace(_TOKEN, body)
             headers = self._headers(delivery, body, subscription)
-        return await transport.send(
-            Notification(
-                subscription.subscriber,
-                headers,
-                body,
-                options,
-                delivery.project,
-                delivery.id,
-                subscription.trust,
-            )
+        notification = Notification(
+            subscription.subscriber,
+            headers,
+            body,
+            options,
+            delivery.project,
+            delivery.id,
+            subscription.trust,
         )
+        try:
+            async with asyncio.timeout(_LONGEST_ATTEMPT):
+                return await transport.send(notification)
+        except TimeoutError:
+            return Answer(error="no answer in time")
 
     def _headers(
         self, delivery: Delivery, body: bytes, subscription: Subscription

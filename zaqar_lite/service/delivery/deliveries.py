@@ -33,7 +33,7 @@ from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.domain.topics import name_of, queue_in
 from zaqar_lite.service.background import Background, LoggedErrors
 from zaqar_lite.service.delivery.attempt import DeliveryOutcome, DeliverySender, Result
-from zaqar_lite.service.delivery.inspection import MAX_ANSWER, AttemptLog
+from zaqar_lite.service.delivery.inspection import AttemptLog
 from zaqar_lite.service.delivery.outbox import (
     BURIED_MS,
     LEAD_MS,
@@ -533,7 +533,7 @@ class Deliveries:
             "outcome": result.outcome.value,
             "status": answer.status,
             "milliseconds": result.milliseconds,
-            "answer": answer.text[:MAX_ANSWER],
+            "answer": answer.text,
             "error": answer.error,
             "next_at": result.at + round(result.wait * 1000)
             if result.outcome is DeliveryOutcome.AGAIN

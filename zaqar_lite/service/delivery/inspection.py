@@ -38,7 +38,6 @@ from zaqar_lite.storage.management import ManagementStore
 
 KIND = "deliveries"
 MAX_ATTEMPTS = 20
-MAX_ANSWER = 1_024
 _LATEST_MS = 86_400_000
 """The record of a log lives so long at least, even if its subscription ends sooner."""
 
