@@ -115,12 +115,11 @@ class Raw:
 
 
 def established(port: int) -> int:
-    """How many connections this machine has that were made to a port of it."""
+    """How many connections were made to a port of this machine that its server has not closed."""
     ours = f":{port:04X}"
     lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
-    return sum(
-        local.endswith(ours) and state == "01" for _, local, _, state, *_ in map(str.split, lines)
-    )
+    states = [state for _, local, _, state, *_ in map(str.split, lines) if local.endswith(ours)]
+    return states.count("01") + states.count("08")  # the client has closed the latter
 
 
 def chunked(method: str, path: str, *parts: bytes, **headers: str) -> bytes:

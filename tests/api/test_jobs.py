@@ -12,6 +12,7 @@ import pytest
 
 from tests.api.conftest import Api, MakeApi, claim_id_of, nested
 from tests.contract.pausing import pause_before
+from tests.waiting import until
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import QueueRef, StoreOptions
@@ -210,21 +211,18 @@ async def test_a_job_that_can_never_go_on_fails(under_way: int) -> None:
     order = Order(filter=Choice())
     await messages.post(queue, [NewMessage(b"[1]", 60_000)], client_id="c", version=None)
     newest = (await messages.stats(queue)).newest
-    until = 0 if newest is None else newest.position
-    job = Job("j", "letters", JobAct.REDRIVE, order, 0, until=until)
-    job.under_way, job.reached = under_way, until * under_way
+    last = 0 if newest is None else newest.position
+    job = Job("j", "letters", JobAct.REDRIVE, order, 0, until=last)
+    job.under_way, job.reached = under_way, last * under_way
     name = running_name(queue, JobAct.REDRIVE)
     await management.put_record(RUNNING, "p", name, msgspec.json.encode(job), expected=0)
     runner = JobRunner(jobs, clock, lambda: 0)
     runner.start()
     try:
-        for _ in range(500):
-            [found] = await jobs.list_jobs(queue, JobAct.REDRIVE)
-            if found.is_over() and (await jobs.read(queue, JobAct.REDRIVE))[0] is None:
-                break
-            await asyncio.sleep(0.01)
+        await until(lambda: jobs.read(queue, JobAct.REDRIVE), lambda running: running[0] is None)
     finally:
         await runner.stop()
+    [found] = await jobs.list_jobs(queue, JobAct.REDRIVE)
     assert (found.state, found.done) == ("failed", 0)
     assert "log" in found.error
 

@@ -1,25 +1,24 @@
 """Requests that wait: woken by what happens, in their turn, never for a client that has gone."""
 
 import asyncio
-import socket
 import time
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.api.conftest import Api
+from tests.api.conftest import CLIENT_ID, Api
+from tests.api.sockets import Raw, request
 from tests.conftest import StartServer
+from tests.server import ServerProcess
 
 pytestmark = pytest.mark.anyio
-CLIENT = "3381af92-2b9e-11e3-b191-71861300734c"
+HEADERS = {"Client-ID": CLIENT_ID, "X-Project-ID": "p"}
 
 
-async def asleep(api: Api, count: int, waiting: "list[asyncio.Task[Any]]") -> None:
-    """Give requests the time to come to their wait; none of them may have ended."""
-    for _ in range(20 * count):
-        await asyncio.sleep(0)
-    await asyncio.sleep(0.05)
+async def asleep(api: Api, *waiting: "asyncio.Task[Any]") -> None:
+    """Let requests come to their wait; none of them may have ended."""
+    await api.until("/v2/quota", lambda shown: shown["usage"]["waiters"] == len(waiting))
     assert not any(task.done() for task in waiting)
 
 
@@ -28,10 +27,10 @@ def claiming(api: Api, wait: int = 30, limit: int = 1) -> "asyncio.Task[list[dic
 
 
 async def test_a_post_wakes_a_waiting_claim(api: Api) -> None:
-    waiting = [claiming(api)]
-    await asleep(api, 1, waiting)
+    waiting = claiming(api)
+    await asleep(api, waiting)
     await api.post({"body": 1})
-    (message,) = await asyncio.wait_for(waiting[0], 5)
+    (message,) = await asyncio.wait_for(waiting, 5)
     assert message["body"] == 1
 
 
@@ -60,7 +59,7 @@ async def test_a_wrong_request_is_refused_before_it_waits_behind_others(
     api: Api, method: str, path: str, document: Any
 ) -> None:
     first = claiming(api)
-    await asleep(api, 1, [first])
+    await asleep(api, first)
     async with asyncio.timeout(10):
         await api.expect(400, method, path, document)
     await api.post({"body": 1})
@@ -80,7 +79,7 @@ async def test_a_delay_a_lease_and_a_parking_wake_when_they_end(api: Api) -> Non
 async def test_readers_are_all_woken_and_take_no_turn(api: Api) -> None:
     reading = [asyncio.create_task(api.call("GET", "messages?echo=true&wait=30")) for _ in range(3)]
     waiting = claiming(api)
-    await asleep(api, 4, [*reading, waiting])
+    await asleep(api, *reading, waiting)
     await api.post({"body": 1}, {"body": 2})
     assert len(await asyncio.wait_for(waiting, 5)) == 1
     for answer in await asyncio.wait_for(asyncio.gather(*reading), 5):
@@ -89,29 +88,24 @@ async def test_readers_are_all_woken_and_take_no_turn(api: Api) -> None:
 
 async def test_a_waiting_pop_takes_one(api: Api) -> None:
     popping = asyncio.create_task(api.call("DELETE", "messages?pop=1&wait=30"))
-    await asleep(api, 1, [popping])
+    await asleep(api, popping)
     await api.post({"body": 1}, {"body": 2})
     assert len((await asyncio.wait_for(popping, 5)).json()["messages"]) == 1
 
 
-def _raw_claim(port: int, wait: int) -> socket.socket:
-    """Send a waiting claim over a socket of its own."""
-    connection = socket.create_connection(("127.0.0.1", port))
-    connection.sendall(
-        f"POST /v2/queues/q/claims?wait={wait} HTTP/1.1\r\nHost: localhost\r\n"
-        f"Client-ID: {CLIENT}\r\nX-Project-ID: p\r\nContent-Length: 0\r\n\r\n".encode()
-    )
-    return connection
+def waiting_claim(server: ServerProcess, wait: int) -> Raw:
+    """Send a waiting claim over a connection of its own."""
+    raw = Raw(server)
+    raw.send(request("POST", f"/v2/queues/q/claims?wait={wait}", length=0, headers=HEADERS))
+    return raw
 
 
 def test_nothing_is_claimed_for_a_client_that_has_gone(server_process: StartServer) -> None:
     server = server_process()
-    headers = {"Client-ID": CLIENT, "X-Project-ID": "p"}
-    with httpx.Client(base_url=server.url, headers=headers) as http:
+    with httpx.Client(base_url=server.url, headers=HEADERS) as http:
         for _ in range(20):
-            connection = _raw_claim(server.port, 30)
-            time.sleep(0.02)
-            connection.close()
+            with waiting_claim(server, 30):
+                time.sleep(0.02)
         document = {"messages": [{"body": 1}]}
         assert http.post("/v2/queues/q/messages", json=document).status_code == 201
         claimed = http.post("/v2/queues/q/claims?wait=5")
@@ -123,7 +117,6 @@ def test_nothing_is_claimed_for_a_client_that_has_gone(server_process: StartServ
 
 def test_a_client_that_leaves_gives_up_its_place_at_once(server_process: StartServer) -> None:
     server = server_process(env={"ZAQAR_LITE_MAX_WAITERS_PER_PROJECT": "1"})
-    headers = {"Client-ID": CLIENT, "X-Project-ID": "p"}
 
     def until(status: int) -> None:
         deadline = time.monotonic() + 20  # far less than the wait of who leaves
@@ -131,8 +124,8 @@ def test_a_client_that_leaves_gives_up_its_place_at_once(server_process: StartSe
             assert time.monotonic() < deadline, answer
             time.sleep(0.05)
 
-    with httpx.Client(base_url=server.url, headers=headers) as http:
-        with _raw_claim(server.port, 60):
+    with httpx.Client(base_url=server.url, headers=HEADERS) as http:
+        with waiting_claim(server, 60):
             until(429)
         until(204)
         document = {"messages": [{"body": 1}]}
@@ -143,12 +136,11 @@ def test_a_client_that_leaves_gives_up_its_place_at_once(server_process: StartSe
 
 def test_a_stop_answers_all_who_wait(server_process: StartServer) -> None:
     server = server_process()
-    connections = [_raw_claim(server.port, 60) for _ in range(5)]
-    time.sleep(0.2)
-    started = time.monotonic()
+    connections = [waiting_claim(server, 60) for _ in range(5)]
+    usage = httpx.get(f"{server.url}/v2/quota", headers=HEADERS)
+    while usage.json()["usage"]["waiters"] < len(connections):
+        usage = httpx.get(f"{server.url}/v2/quota", headers=HEADERS)
     assert server.terminate() == 0
-    assert time.monotonic() - started < 20
     for connection in connections:
-        connection.settimeout(10)
-        assert connection.recv(4_096).startswith(b"HTTP/1.1 204")
-        connection.close()
+        with connection:
+            assert connection.answer().status == 204

@@ -452,8 +452,7 @@ async def test_an_idle_worker_asks_once_and_is_quick_when_something_comes(
     sent = counted(client if kind == "sync" else async_client)
     with Client(server.url, project="tests") as other:
         async with working(handle, client if kind == "sync" else async_client):
-            await asyncio.sleep(0.3)
-            assert len(sent) == 1
+            await until(lambda: sent)
             for number in range(5):
                 other.post(queue, number)
                 await until(functools.partial(seen.__contains__, number))

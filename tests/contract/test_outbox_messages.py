@@ -1,6 +1,5 @@
 """Outbox messages: stored with their messages in one step, in another queue of the same store."""
 
-import asyncio
 import json
 
 import pytest
@@ -8,6 +7,7 @@ from msgspec.structs import replace
 
 from tests.contract.conftest import OpenStores
 from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, new, texts
+from tests.waiting import until
 from zaqar_lite.domain.errors import LimitReached
 from zaqar_lite.domain.models import DelayMode, Message, QueueRef
 from zaqar_lite.domain.posts import NewMessage, OutboxEntry
@@ -24,12 +24,8 @@ def with_note(
 
 
 async def arrived(target: QueueUnderTest, count: int) -> list[Message]:
-    """What came to a queue, once it is so many, or a while later."""
-    for _ in range(200):
-        if len(found := await target.listed()) >= count:
-            break
-        await asyncio.sleep(0.05)
-    return list(found)
+    """What came to a queue, once it is so many."""
+    return await until(target.listed, lambda found: len(found) >= count)
 
 
 def told(notes: list[Message]) -> dict[str, str]:

@@ -1,7 +1,6 @@
 """Queue records: created once, changed at a version, listed by name."""
 
 import asyncio
-import time
 from typing import Any
 from uuid import uuid4
 
@@ -343,39 +342,6 @@ async def test_filtered_queues_are_found_by_project(stores: Stores, project: str
     assert [record.queue.name for record in found] == ["a"]
     await stores.management.update_queue(QueueRecord(a.queue, {}, a.version))
     assert not await stores.management.filtered_queues(project)
-
-
-async def test_what_is_asked_at_every_post_costs_the_same_among_many_queues(
-    stores: Stores, project: str
-) -> None:
-    """The sources of dead letters and the queues with a filter: an index finds them."""
-    few, many = project + "few", project + "many"
-    for each, count in ((few, 10), (many, 1_000 // stores.case.size_divisor)):
-        for first in range(0, count, 100):
-            await asyncio.gather(*[
-                stores.management.create_queue(
-                    QueueRef(each, f"q{number:05}"),
-                    {"_dead_letter_queue": "dead"} | ({} if number else {"_filter": "x = 1"}),
-                    max_queues=10_000,
-                )
-                for number in range(first, min(count, first + 100))
-            ])  # fmt: skip
-
-    async def seconds(each: str) -> float:
-        took = []
-        for _ in range(20):
-            begun = time.perf_counter()
-            found = await stores.management.dead_letter_sources(QueueRef(each, "dead"), limit=1)
-            assert len(found) == 1
-            if Capability.FAN_OUT in stores.messages.capabilities:
-                filtered = await stores.management.filtered_queues(each)
-                assert [record.queue.name for record in filtered] == ["q00000"]
-            took.append(time.perf_counter() - begun)
-        return min(took)
-
-    # A server may read the records of one bounded step.
-    slack = 0.01 if Capability.SHARED in stores.messages.capabilities else 0.001
-    assert await seconds(many) < 4 * await seconds(few) + slack
 
 
 async def test_what_one_process_writes_another_reads(

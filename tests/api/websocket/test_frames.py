@@ -15,7 +15,7 @@ from websockets import Origin
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.api.conftest import CLIENT_ID, running
-from tests.api.sockets import SENDER, Raw
+from tests.api.sockets import SENDER, Raw, established
 from tests.api.websocket.talk import Talk
 from tests.conftest import StartServer
 from tests.idle_connections import opened
@@ -374,7 +374,7 @@ async def test_an_idle_socket_costs_25_kibibytes_at_most(server_process: StartSe
 
 def test_connections_are_bounded_together() -> None:
     with ServerProcess("memory://", env={"ZAQAR_LITE_MAX_CONNECTIONS": "3"}) as server:
-        time.sleep(0.5)  # the connection that asked whether it is ready is counted a moment longer
+        server.wait_for(lambda: not established(server.port))  # what asked whether it is ready
         with Talk(server), Talk(server), Talk(server):
             # It is refused before it asks, which a WebSocket's client may not expect.
             with socket.create_connection(("127.0.0.1", server.port), 30) as fourth:
