@@ -11,14 +11,16 @@ import pytest
 from tests.api.conftest import MakeApi
 from tests.keystone import Keystone, User
 from tests.push.receiver import Receiver
+from zaqar_lite import main
 from zaqar_lite.client import KeyAuth, SignedURL
 from zaqar_lite.domain.subscriptions import Secret
 from zaqar_lite.push.mail import Smtp
 from zaqar_lite.server.loading import load
+from zaqar_lite.server.stores import Stores, make_stores
 from zaqar_lite.service.delivery.attempt import Notification
 from zaqar_lite.service.identity import authentication, trusts
 from zaqar_lite.service.identity.keystone import Answer
-from zaqar_lite.service.pooling.pools import Pool
+from zaqar_lite.service.pooling.pools import POOL, Pool
 from zaqar_lite.service.presigned_urls import SignedUrl
 from zaqar_lite.service.subscriptions.subscriptions import Subscribed
 from zaqar_lite.ui.calls import Caller
@@ -26,7 +28,7 @@ from zaqar_lite.ui.session import Session
 
 pytestmark = pytest.mark.anyio
 SECRET = "sesame"
-POOL = {"uri": f"redis://u:{SECRET}-in-pool@127.0.0.1:1/0", "options": {"key": f"{SECRET}-option"}}
+FAST = {"uri": f"redis://u:{SECRET}-in-pool@127.0.0.1:1/0", "options": {"key": f"{SECRET}-option"}}
 ADMIN: dict[str, Any] = {"admin_mode": True, "pooling": True}
 
 
@@ -68,7 +70,7 @@ async def test_no_secret_is_told_by_a_server_that_has_many(
             shown.append(f"{answer.headers} {answer.text}")
             return answer
 
-        made = await call("PUT", "/v2/pools/one", {**POOL, "weight": 1})
+        made = await call("PUT", "/v2/pools/one", {**FAST, "weight": 1})
         assert made.status_code == 201
         for path in ("/v2/pools/one?detailed=true", "/v2/pools?detailed=true"):
             assert (await call("GET", path)).status_code == 200
@@ -76,7 +78,7 @@ async def test_no_secret_is_told_by_a_server_that_has_many(
         assert (await call("POST", "messages", {"messages": [{"body": 1}]})).status_code == 503
         await call("GET", "/v2/health")
         assert (await call("PATCH", "/v2/pools/one", {"weight": 0})).status_code == 200
-        assert (await call("PUT", "/v2/pools/one", {**POOL, "uri": "x"})).status_code == 400
+        assert (await call("PUT", "/v2/pools/one", {**FAST, "uri": "x"})).status_code == 400
         other = "/v2/queues/other"
         options = {"post_headers": {"Authorization": f"Bearer {SECRET}-header"}}
         trusted = {"subscriber": f"trust+{receiver.url}/hook", "ttl": 300, "options": options}
@@ -118,9 +120,9 @@ async def test_pools_are_sealed_where_the_server_has_a_key(
         )
 
     async with make_api(**settings, **key) as api:
-        await api.expect(201, "PUT", "/v2/pools/one", {**POOL, "weight": 1})
+        await api.expect(201, "PUT", "/v2/pools/one", {**FAST, "weight": 1})
         await api.expect(201, "PUT", "/v2/flavors/fast", flavor)
-        await api.expect(409, "PUT", "/v2/pools/two", {**POOL, "weight": 1})
+        await api.expect(409, "PUT", "/v2/pools/two", {**FAST, "weight": 1})
     assert is_in_clear() is not sealed
     async with make_api(**settings, encryption_key_file=keys) as api:
         shown = (await api.call("GET", "/v2/pools/one?detailed=true")).json()
@@ -130,6 +132,30 @@ async def test_pools_are_sealed_where_the_server_has_a_key(
     async with make_api(**settings) as api:  # the key is lost
         await api.expect(503, "GET", "/v2/pools/one")
         await api.expect(503, "GET", "/v2/pools")
+
+
+async def test_a_damaged_pool_can_be_made_anew(
+    make_api: MakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[Stores] = []
+
+    def make(*of: Any) -> Stores:
+        kept.append(make_stores(*of))
+        return kept[0]
+
+    monkeypatch.setattr(main, "make_stores", make)
+    (tmp_path / "keys").write_text("one:" + base64.b64encode(b"1" * 32).decode())
+    pool = {"uri": f"embedded:{tmp_path}/one", "weight": 1}
+    async with make_api(**ADMIN, encryption_key_file=tmp_path / "keys") as api:
+        await api.expect(201, "PUT", "/v2/pools/one", pool)
+        await api.post({"body": 1})
+        (record,) = await kept[0].management.list_records(POOL, "", limit=9)
+        text = record.value[:-9] + b"AAAAAAAA" + record.value[-1:]
+        await kept[0].management.put_record(POOL, "", "one", text, expected=None)
+        await api.expect(503, "GET", "/v2/pools/one", says="damaged")
+        await api.expect(204, "DELETE", "/v2/pools/one")
+        await api.expect(201, "PUT", "/v2/pools/one", pool)
+        assert [one["body"] for one in await api.browse()] == [1]
 
 
 def test_what_holds_secrets_does_not_show_them() -> None:

@@ -40,6 +40,7 @@ from math import ceil
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple, cast
+from urllib.parse import quote
 
 import msgspec
 from cryptography.exceptions import InvalidTag
@@ -405,7 +406,9 @@ class EncryptionKeys:
 
 
 def _origin(kind: str, name: str) -> str:
-    """What stands for the queue where a record is sealed; neither part may have a colon."""
+    """What stands for the queue where a record is sealed: ASCII without a colon."""
+    if ":" in name or not name.isascii():
+        name = quote(name)
     return f"{kind}/{name}"
 
 

@@ -208,7 +208,8 @@ class PoolRegistry:
         """
         pools = await self.pools()
         pool = pools.get(name)
-        if pool is None:
+        if pool is None:  # unless it is damaged: nothing reaches its store until it is made anew
+            await self.kind.delete("", name)
             return
         await self._check_empty(name, holds)
         async for record in all_records(self._flavors.management, FLAVOR):
