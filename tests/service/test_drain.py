@@ -407,6 +407,23 @@ async def test_a_pool_that_is_full_can_be_drained(
     assert [one.id for one in await pools.new.get_messages(QUEUE, posted)] == posted
 
 
+async def test_a_queue_that_no_other_pool_fits_holds_up_no_other(pools: Pools) -> None:
+    await pools.registry.put_pool(Pool("old", "memory://old", 1))
+    await pools.registry.put_flavor("p", "alone", ["old"])
+    first = QueueRef("p", "a-first")
+    await pools.placements.decide(first, {"_flavor": "alone"})
+    await pools.management.create_queue(first, {"_flavor": "alone"}, max_queues=9)
+    await pools.registry.put_pool(Pool("newer", "memory://newer", 1, "alone"))
+    await pools.registry.put_pool(Pool("old", "memory://old", 0, "alone"))
+    await pools.registry.put_pool(Pool("newer", "memory://newer", 0, "alone"))
+    posted = await pools.post(1)
+    async with draining(pools):
+        await until_place(pools, Place("new"))
+        await until_problem(pools, "takes new queues")
+        assert await pools.listed() == posted
+        assert (await pools.placements.entry(first)).place == Place("old")
+
+
 async def test_queues_that_lie_together_move_together(pools: Pools) -> None:
     """A queue, its dead letters and its ordered subscriptions; another one moves by itself."""
     line, other = ordered_queue("p", "s"), QueueRef("p", "other")

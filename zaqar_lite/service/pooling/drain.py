@@ -25,6 +25,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from random import sample
 from typing import Any
 
 import msgspec
@@ -207,10 +208,14 @@ class DrainWorker(BackgroundWorker):
     async def _freeze_some(
         self, work: Held[Drain], waiting: Sequence[QueueRef], count: int
     ) -> None:
-        """Freeze queues with their groups, where `count` are frozen already."""
+        """Freeze queues with their groups, where `count` are frozen already.
+
+        One that has nowhere to go takes a place, too, so that a round ends; chance lets others pass
+        it in the next one.
+        """
         drain = work.value
         # Those of the server itself move with their queues, or last.
-        for queue in sorted(waiting, key=is_internal):
+        for queue in sorted(sample(waiting, len(waiting)), key=is_internal):
             if count >= _MOST_FROZEN:
                 break
             if (await self._placements.entry(queue)).place.group:
@@ -218,8 +223,12 @@ class DrainWorker(BackgroundWorker):
             group = await self._group_of(queue, drain.pool)
             if any(entry.place.keys_in for entry in group.values()):
                 drain.problem = _KEYS_BEFORE  # a place names one pool that remembers keys
-            else:
+                continue
+            try:
                 count += await self._freeze(group, drain.pool)
+            except Unavailable as exc:
+                drain.problem = exc.shown
+                count += 1
 
     async def _group_of(self, queue: QueueRef, pool: str) -> dict[QueueRef, Entry]:
         """The queues of a pool that must move together with one of them, itself included."""
