@@ -187,6 +187,22 @@ async def test_a_flavor_shows_what_its_pools_can_and_they_show_it(pools: Pools) 
     assert (await api.call("GET", "/v2/pools/two")).json()["flavor"] is None
 
 
+async def test_a_flavor_of_another_project_keeps_its_pools(pools: Pools) -> None:
+    api, flavor, theirs = pools.api, "/v2/flavors/fast", {"X_Project_ID": "theirs"}
+    for name in ("one", "two", "three"):
+        await pools.make(name)
+    await api.expect(201, "PUT", flavor, {"pool_list": ["one"]})
+    await api.expect(204, "DELETE", flavor, **theirs)
+    assert (await api.call("GET", "/v2/pools/one")).json()["flavor"] == "fast"
+    await api.expect(201, "PUT", flavor, {"pool_list": ["two", "three"]}, **theirs)
+    assert (await api.call("GET", "/v2/pools/one")).json()["flavor"] == "fast"
+    await api.expect(200, "PATCH", flavor, {"pool_list": ["two"]}, **theirs)
+    assert (await api.call("GET", "/v2/pools/three")).json()["flavor"] is None
+    await api.expect(204, "DELETE", flavor)
+    assert (await api.call("GET", "/v2/pools/one")).json()["flavor"] is None
+    assert (await api.call("GET", "/v2/pools/two")).json()["flavor"] == "fast"
+
+
 async def test_the_last_pool_of_a_flavor_can_not_be_deleted(pools: Pools) -> None:
     await pools.make("one")
     await pools.make("two")
