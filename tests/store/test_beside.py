@@ -10,8 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.drivers.sql.store import Store
+from tests.drivers.store import HOUR
 from tests.store.running import on
+from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.posts import Copy, NewMessage
 from zaqar_lite.storage.sql.place import FILE_NAME
+from zaqar_lite.store.checking import check
+from zaqar_lite.store.commands import snapshot
 
 _READ = """
 import sqlite3, sys
@@ -82,3 +87,19 @@ def test_a_reader_neither_stops_the_store_nor_sees_what_is_not_whole(tmp_path: P
         assert len(await store.bodies()) == 51
 
     on(directory, work)
+
+
+def test_a_check_beside_a_large_post_finds_nothing_wrong(tmp_path: Path) -> None:
+    copies = tuple(Copy(QueueRef("project", str(number)), HOUR, 0, 100) for number in range(60))
+
+    async def work(store: Store) -> list[str]:
+        posting = asyncio.create_task(store.post(*[NewMessage(b"1", HOUR, copies=copies)] * 10))
+        problems: list[str] = []
+        while not posting.done():
+            with snapshot(store.place.file) as connection:
+                problems += check(connection)
+            await asyncio.sleep(0)
+        await posting
+        return problems
+
+    assert on(tmp_path / "data", work) == []
