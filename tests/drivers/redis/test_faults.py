@@ -8,6 +8,7 @@ import socket
 import subprocess
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import redis
 import uvloop
 
 from tests import services
-from tests.contract.subject import MINUTE, QueueUnderTest, new, texts
+from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, new, texts
 from tests.contract.test_outbox_messages import arrived, with_note
 from tests.drivers.redis.conftest import Open
 from tests.drivers.redis.inspection import raw
@@ -25,10 +26,11 @@ from tests.drivers.redis.test_parts import MOST_AT_ONCE
 from tests.services import RedisServer
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
-from zaqar_lite.domain.models import StoreOptions
+from zaqar_lite.domain.models import DelayMode, StoreOptions
 from zaqar_lite.storage.redis import create
 from zaqar_lite.storage.redis.address import Address
 from zaqar_lite.storage.redis.faults import ConnectionLost
+from zaqar_lite.storage.redis.keys import FAMILIES, keys_of
 from zaqar_lite.storage.redis.link import Link, connect
 from zaqar_lite.storage.redis.scripts import library_name
 
@@ -275,6 +277,50 @@ async def test_a_full_server_still_hands_out_and_deletes(
         client.config_set("maxmemory", 0)
     assert await queue.bodies() == []
     await queue.post("c")
+
+
+async def test_a_full_server_takes_in_nothing_of_another_store(
+    queue: QueueUnderTest, client: Any
+) -> None:
+    """Messages of a pool that is drained take room, as posts do."""
+    other = queue.named(f"{queue.ref.name}-other")
+    message = await queue.get_one((await queue.post("a"))[0])
+    importing = partial(
+        queue.stores.messages.import_messages, other.ref, (message,), source="pool", number=1
+    )
+    client.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(Unavailable, match="maxmemory"):
+            await importing()
+    finally:
+        client.config_set("maxmemory", 0)
+    assert await other.bodies() == []
+    await importing()
+    assert await other.bodies() == ["a"]
+
+
+@pytest.mark.parametrize("kind", FAMILIES["queue"][:-1])
+async def test_a_key_that_somebody_deleted_is_no_bug(
+    queue: QueueUnderTest, client: Any, kind: str
+) -> None:
+    """Whatever goes with it: nothing fails, and what expires is counted no more."""
+    later = [new(text, ttl=HOUR, delay=MINUTE) for text in "cd"]
+    await queue.post(*[new(text, ttl=HOUR) for text in "ab"], *later)
+    held = (await queue.claim(1)).messages[0]
+    client.delete(keys_of(queue.ref).key(kind))
+    await queue.listed()
+    await queue.stats()
+    await queue.delete(held.id)
+    await queue.stats()
+    await queue.sweep()
+    await queue.claim(mode=DelayMode.HONOUR)
+    queue.advance(2 * MINUTE)
+    await queue.claim(mode=DelayMode.HONOUR)
+    await queue.post("e")
+    queue.advance(2 * HOUR)
+    assert not (await queue.claim(mode=DelayMode.HONOUR)).messages
+    assert (await queue.stats()).total == 0
+    assert await queue.listed() == []
 
 
 async def test_what_a_post_has_brought_arrives_on_a_full_server(

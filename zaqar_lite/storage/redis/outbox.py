@@ -108,11 +108,13 @@ class Outbox:
         )
         return int(left)
 
-    async def _let_in(self, target: QueueRef, source: str, letters: Sequence[bytes]) -> None:
+    async def _let_in(
+        self, target: QueueRef, source: str, letters: Sequence[bytes], operation: str = "accept"
+    ) -> None:
         """Store letters and outbox messages in their target."""
         long = is_long(len(letters), letters)
         _, instant = await self._runner.run(
-            target, "accept", source, *letters, repeatable=True, is_long=long
+            target, operation, source, *letters, repeatable=True, is_long=long
         )
         if instant:
             await self._runner.register_now(target, instant)
@@ -126,7 +128,7 @@ class Outbox:
             place.to_bytes(8, "big") + pack_letter(message)
             for place, message in enumerate(messages, first)
         ]
-        await self._let_in(target, f"adopted:{source}", letters)
+        await self._let_in(target, f"adopted:{source}", letters, "import")
 
 
 def _target_of(letter: bytes) -> bytes:

@@ -334,7 +334,7 @@ end
 --       track (2 bytes), track, length of the attempts (4 bytes), attempts, record; of an outbox message 65535
 --       (2 bytes), ttl (5 bytes, ms), delay (5 bytes, ms), record from its randomness on
 -- Answers: 'ok', instant to register.
-operation('accept', ALWAYS, {whole = true}, function()
+local function accept()
   -- A source sends its letters in the order of their numbers. So a letter is a repeat unless its
   -- number is above that of the last letter that was stored.
   local last, dead, names, blobs = tonumber(call('ZSCORE', brought, ARGV[2]) or 0), {}, {}, {}
@@ -362,7 +362,12 @@ operation('accept', ALWAYS, {whole = true}, function()
     soonest = soonest == 0 and first or math.min(soonest, first)
   end
   return {'ok', soonest > 0 and schedule(soonest) or 0}
-end)
+end
+
+operation('accept', ALWAYS, {whole = true}, accept)
+
+-- The same for messages of another store, which take room here.
+operation('import', UNLESS_FULL, {whole = true}, accept)
 
 -- Read the first letters of the outbox.
 -- Answers: the letters.

@@ -194,17 +194,11 @@ operation('delete', ALWAYS, {whole = true}, function()
     named[ARGV[i]] = true
   end
   local found = locate_live(arguments(4 + count, #ARGV))
-  local positions, free, claimed, delayed, refused = found.positions, {}, {}, {}, {'refused'}
+  local positions, delayed, refused = found.positions, {}, {'refused'}
   for i, position in ipairs(positions) do
     local track = found.tracks[i]
     if struct.unpack('>I6', found.records[i], R.due) > 0 then
       delayed[#delayed + 1] = position
-    end
-    if track then
-      claimed[#claimed + 1] = position
-    end
-    if not track or not has_flag(track, HELD) then
-      free[#free + 1] = position
     end
     if ARGV[2] == 'held' then
       local reason = false
@@ -222,8 +216,8 @@ operation('delete', ALWAYS, {whole = true}, function()
   if #refused > 1 then
     return refused
   end
-  apply('ZREM', ready, free)
-  leave_held(claimed)
+  apply('ZREM', ready, positions)
+  leave_held(positions)
   leave_claims(positions, found.tracks)
   if #delayed > 0 then
     leave_delayed(delayed)
@@ -301,7 +295,11 @@ operation('stats', ALWAYS, {whole = true}, function()
       break
     end
   end
-  show_all(answer, {positions = shown, records = gather(messages, shown), tracks = tracks_of(shown)})
+  local records, is_whole = gather(messages, shown), true
+  for i = 1, #shown do
+    is_whole = is_whole and records[i] -- else somebody deleted the key: claims and expiry tidy up
+  end
+  show_all(answer, is_whole and {positions = shown, records = records, tracks = tracks_of(shown)} or nothing_gone())
   return answer
 end)
 
