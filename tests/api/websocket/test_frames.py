@@ -242,12 +242,20 @@ def test_no_other_path_is_a_socket(server: ServerProcess, path: str) -> None:
 
 
 def test_a_page_of_another_site_opens_no_socket(server: ServerProcess) -> None:
-    for origin in ("https://evil.example", "http://localhost:1", "null", "file://"):
+    for origin in ("https://evil.example", "http://localhost:1", "null", "file://", "http://["):
         with pytest.raises(InvalidStatus) as refused, Talk(server, origin=Origin(origin)):
             pass
         assert refused.value.response.status_code == 403
     with Talk(server, origin=Origin(server.url)) as talk:
         assert talk.ask("ping_node").status == 204
+
+
+def test_a_page_of_an_allowed_host_opens_a_socket() -> None:
+    env = {"ZAQAR_LITE_ALLOWED_HOSTS": "app.example, ::1"}
+    with ServerProcess("memory://", env=env) as server:
+        for origin in ("https://App.example", "http://app.example:8080", "http://[::1]:3000"):
+            with Talk(server, origin=Origin(origin)) as talk:
+                assert talk.ask("ping_node").status == 204
 
 
 def test_a_name_that_is_not_ours_opens_no_socket(server: ServerProcess) -> None:

@@ -1,12 +1,12 @@
 """WebSocket connections: who may open one, who authenticates on it, and an answer to each frame."""
 
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import InitVar, dataclass
 from functools import partial
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 from zaqar_lite.api.authentication import RequestAuthentication, TrustedProxies
 from zaqar_lite.api.checks import Checks
@@ -53,6 +53,7 @@ _PASSED = ("Client-ID", "X-Project-ID", "Idempotency-Key")
 _NO_SUCH_PLACE = {"title": "404 Not Found"}
 """What a signed URL that does not fit is answered."""
 _CREATED = 201
+_PORT = re.compile(r":[0-9]*\Z")
 
 
 class Socket(Link, Protocol):
@@ -304,9 +305,10 @@ class SocketHost:
         origin = request.headers.get(b"origin")
         if origin is None or self.origins is None:
             return
-        place = urlsplit(origin.decode("latin-1")).netloc.lower()
+        place = origin.decode("latin-1").lower().partition("://")[2]
         host = request.headers.get(b"host", b"").decode("latin-1").lower()
-        if place and (place == host or place.partition(":")[0] in self.origins):
+        name = _PORT.sub("", place).strip("[]")
+        if place and (place == host or name in self.origins):
             return
         raise Refused(
             403,
