@@ -1,14 +1,13 @@
 """Lines of the log and spans of traces: one line each, whatever anybody put into them."""
 
-import asyncio
 import json
 import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -63,32 +62,21 @@ def test_a_traceback_keeps_its_lines_on_a_terminal_and_no_others() -> None:
 def test_what_clients_cause_is_logged_once_a_minute_and_counted(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ends: list[Callable[[], None]] = []
-
-    class Loop:
-        """Ends a minute when the test says so."""
-
-        def call_later(self, seconds: float, tell: Callable[..., None], *about: object) -> None:
-            assert seconds == 60
-            ends.append(partial(tell, *about))
-
-    monkeypatch.setattr(asyncio, "get_running_loop", Loop)
+    clock = [0.0]
+    monkeypatch.setattr(logs, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     logger = logging.getLogger("tests.seldom")
     logger.addFilter(logs.LogThrottle("%s is no HTTP"))
     for number in range(100):
+        clock[0] = number / 2
         logger.warning("%s is no HTTP", number)
     logger.warning("another")
     assert caplog.messages == ["0 is no HTTP", "another"]
-    ends.pop()()
-    logger.warning("%s is no HTTP", "this")
-    assert len(caplog.messages) == 3, "the minute after a count is quiet too"
-    for _ in range(2):
-        ends.pop()()
-    logger.warning("%s is no HTTP", "last")
+    for clock[0] in (60.0, 119.9, 120.0, 180.0):
+        logger.warning("%s is no HTTP", "this")
     assert caplog.messages[2:] == [
-        "0 is no HTTP (99 more in the last minute)",
-        "0 is no HTTP (1 more in the last minute)",
-        "last is no HTTP",
+        "this is no HTTP (99 more since the last line)",
+        "this is no HTTP (1 more since the last line)",
+        "this is no HTTP",
     ]
 
 

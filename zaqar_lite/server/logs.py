@@ -1,10 +1,10 @@
 """Logs on standard error, bounded where clients cause the lines, and traces for a collector."""
 
-import asyncio
 import json
 import logging
 import re
 import sys
+import time
 from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -82,41 +82,28 @@ INTERVAL = 60.0
 
 
 class LogThrottle(logging.Filter):
-    """Lets the first of each of these texts into the log; then one line a minute tells how many.
+    """Lets each of these texts into the log once a minute; the next line tells how many came.
 
-    The texts are those of `record.msg`, before arguments are put in. A text that has not come for a
-    minute is logged at once again. It is for loggers that are used in the event loop.
+    The texts are those of `record.msg`, before arguments are put in.
     """
 
     def __init__(self, *texts: str) -> None:
         super().__init__()
-        self._texts = frozenset(texts)
+        self._quiet_until = dict.fromkeys(texts, 0.0)
         self._more: Counter[str] = Counter()
-        self._quiet: set[str] = set()
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Tell whether a record is logged."""
-        text = record.msg
-        if text not in self._texts:
+        text, now = record.msg, time.monotonic()
+        if text not in self._quiet_until:
             return True
-        if text in self._quiet:
+        if now < self._quiet_until[text]:
             self._more[text] += 1
             return False
-        self._be_quiet(record)
+        self._quiet_until[text] = now + INTERVAL
+        if count := self._more.pop(text, 0):
+            record.msg = f"{text} ({count} more since the last line)"
         return True
-
-    def _be_quiet(self, record: logging.LogRecord) -> None:
-        self._quiet.add(record.msg)
-        asyncio.get_running_loop().call_later(INTERVAL, self._tell, record)
-
-    def _tell(self, record: logging.LogRecord) -> None:
-        """Tell how many came in the minute that has passed, if any did."""
-        self._quiet.discard(record.msg)
-        count = self._more.pop(record.msg, 0)
-        if count:
-            more = "%s (%d more in the last minute)"
-            logging.getLogger(record.name).log(record.levelno, more, record.getMessage(), count)
-            self._be_quiet(record)
 
 
 _EXPORT_TIMEOUT = 5
