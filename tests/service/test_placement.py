@@ -69,6 +69,17 @@ async def test_queues_that_come_and_go_keep_no_other_from_being_forgotten() -> N
     assert [one.name for one in kept] == [f"a-{number:03}" for number in range(250)]
 
 
+async def test_many_entries_go_soon_after_their_queues() -> None:
+    clock = Clock()
+    management, placements = catalogue(clock)
+    for number in range(350):
+        await placements.write(QueueRef("p", f"{number:03}"), Place("pool", left=clock.now_ms()))
+    clock.advance(LEFT_MS)
+    for _ in range(4):
+        await placements.tidy()
+    assert await management.list_records(PLACE, limit=1) == []
+
+
 async def test_an_entry_is_kept_for_a_while_after_its_queue() -> None:
     clock = Clock()
     _, placements = catalogue(clock)

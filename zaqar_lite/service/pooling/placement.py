@@ -86,7 +86,7 @@ class Placements:
         self._kind = Kind(management, PLACE, "The place of", Place)
         self._cache: Cache[QueueRef, tuple[float, Place]] = Cache(_MAX_CACHED)
         self._tidied: tuple[str, str] | None = None
-        self._tidied_at = 0
+        self._rests_until = 0
 
     async def place(self, queue: QueueRef) -> Place:
         """Where a queue lies, as of FRESH seconds ago at most."""
@@ -217,12 +217,12 @@ class Placements:
     async def tidy(self) -> None:
         """Remove entries whose queues were deleted long enough ago, of the next few entries.
 
-        It looks once in LEFT_MS, because a look reads records from the store.
+        A look reads records from the store, so it rests for LEFT_MS after one that removed nothing.
         """
         now = self._clock.now_ms()
-        if now - self._tidied_at < LEFT_MS:
+        if now < self._rests_until:
             return
-        self._tidied_at = now
+        self._rests_until = now + LEFT_MS
         records = await self.management.list_records(PLACE, after=self._tidied, limit=_LOOKED_AT)
         last = records[-1] if len(records) == _LOOKED_AT else None
         self._tidied = None if last is None else (last.project, last.name)
@@ -236,6 +236,7 @@ class Placements:
                 else:
                     await self._kind.delete(*queue, record.version)
                     self._cache.pop(queue, None)
+                    self._rests_until = now
 
     async def in_pool(self, pool: str) -> AsyncIterator[tuple[QueueRef, Entry]]:
         """The queues that lie in a pool, move to it, or have keys in it."""
