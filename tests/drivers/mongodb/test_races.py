@@ -468,3 +468,20 @@ async def test_a_batch_is_known_as_stored_when_its_first_message_is_gone(
     monkeypatch.setattr(AsyncClientSession, "commit_transaction", lose_the_answer)
     await queue.post(*"abc")
     assert await queue.bodies() == ["b", "c"]
+
+
+async def test_a_batch_that_filled_its_queue_is_known_as_stored(
+    open_stores: OpenStores, queue: QueueUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to its commit was lost, and the repetition has no room for it."""
+    commit = AsyncClientSession.commit_transaction
+    full = queue.at(await open_stores(max_messages=3))
+
+    async def lose_the_answer(session: AsyncClientSession) -> None:
+        monkeypatch.undo()
+        await commit(session)
+        raise AutoReconnect("connection closed")
+
+    monkeypatch.setattr(AsyncClientSession, "commit_transaction", lose_the_answer)
+    posted = await full.post(*"abc")
+    assert posted == ids(await queue.listed())

@@ -140,17 +140,15 @@ class Keys:
             {"_id": {"$in": list(names)}, "q": state.key, "$or": is_over}, session=session
         )
 
-    async def has_any(self, state: QueueState) -> bool:
-        """Whether a queue has a live key."""
-        live = _live(state)
-        return await self._connection.keys.find_one(live, {"e": 1}, hint="live") is not None
+    async def first_end(self, state: QueueState) -> int | None:
+        """Tell when the oldest live key of a queue ends; None where it has none."""
+        live, keys = _live(state), self._connection.keys
+        oldest = await keys.find_one(live, {"e": 1}, sort=[("e", 1)], hint="live")
+        return None if oldest is None else int(oldest["e"])
 
-    async def count(self, state: QueueState) -> tuple[int, int]:
-        """Count the live keys of a queue; tell when the oldest of them ends."""
-        live = _live(state)
-        count = await self._connection.keys.count_documents(live, hint="live")
-        oldest = await self._connection.keys.find_one(live, {"e": 1}, sort=[("e", 1)], hint="live")
-        return count, state.now if oldest is None else int(oldest["e"])
+    async def count(self, state: QueueState) -> int:
+        """Count the live keys of a queue."""
+        return await self._connection.keys.count_documents(_live(state), hint="live")
 
 
 def _live(state: QueueState) -> Document:
@@ -174,6 +172,8 @@ class _Batch:
         self.generation: int | None = None
         self.counted: set[str] = set()
         """The fields of the bounds that were counted."""
+        self.is_unclear = False
+        """Whether an earlier try may have stored its posts: its answer was lost."""
 
     def is_live(self, known: Known) -> bool:
         """Tell whether a key is live, and not of a dropped queue, as far as that is known."""
@@ -314,7 +314,7 @@ class MongoMessageStore(Sweeping):
             if known.is_live and known.generation == state.generation
         }
         ids = {text: found[name] for name, text in texts.items() if name in found}
-        are_any = bool(found) or await self._keys.has_any(state)
+        are_any = bool(found) or await self._keys.first_end(state) is not None
         return KnownKeys(None if whole is None else found.get(whole), ids, are_any)
 
     async def import_messages(
@@ -351,11 +351,8 @@ class MongoMessageStore(Sweeping):
                 elif again.remedy is not None:
                     await again.remedy()
             except PyMongoError as exc:
-                if not is_duplicate(exc) or not tries.left:
-                    await tries.pause(exc)
-                    continue
-                await self._accept_stored(batch, pending)
-                await tries.back_off()
+                await tries.pause(exc, is_transient=is_duplicate(exc))
+                batch.is_unclear = any(post.ids for post in pending)
             else:
                 for post in pending:
                     self._accept(queue, post)
@@ -378,6 +375,8 @@ class MongoMessageStore(Sweeping):
             self._connection.sessions.transaction() as session,
         ):
             state = await self._queues.advance(session, batch.key, messages=room[0], keys=room[1])
+            if batch.is_unclear and await self._accept_stored(session, batch, posts):
+                raise _TryAgain
             plan = self._decide(batch, state, posts, known, room=room)
             await self._insert(session, plan, stale=found.keys() - known.keys())
             await self._store_outbox(session, plan, posts)
@@ -483,7 +482,8 @@ class MongoMessageStore(Sweeping):
             live = await self._connection.messages.count_documents(state.live, hint="sized")
             until = state.now
         else:
-            live, until = await self._keys.count(state)  # until the oldest key ends
+            live = await self._keys.count(state)
+            until = await self._keys.first_end(state) or state.now
         until = max(until, state.now + _pause_after(live))
         if await self._queues.note_count(state, bound, live, until):
             batch.counted.add(bound.field)
@@ -496,18 +496,22 @@ class MongoMessageStore(Sweeping):
         if not posts or not all(post.outcome.done() for post in posts):
             await self._queues.seed(queue)
 
-    async def _accept_stored(self, batch: _Batch, posts: Sequence[PendingPost]) -> None:
-        """Accept the posts that an earlier try has stored: the answer to its commit was lost.
+    async def _accept_stored(
+        self, session: AsyncClientSession, batch: _Batch, posts: Sequence[PendingPost]
+    ) -> bool:
+        """Accept the posts that an earlier try has stored; answer whether there are any.
 
-        One message tells that all of a post are stored. Some may be acknowledged by now.
+        One message tells that all of a post are stored. Some may be acknowledged by now. Without
+        this, a post that is stored could be refused, because the queue is full or changed since.
         """
         posts_by_id = {message_id: post for post in posts for message_id in post.ids.values()}
         cursor = self._connection.messages.find(
-            {"_id": {"$in": list(posts_by_id)}}, {"_id": 1}, hint=BY_ID
+            {"_id": {"$in": list(posts_by_id)}}, {"_id": 1}, hint=BY_ID, session=session
         )
-        stored = [posts_by_id[document["_id"]] for document in await cursor.to_list()]
-        for post in {id(post): post for post in stored}.values():
+        stored = {posts_by_id[document["_id"]] for document in await cursor.to_list()}
+        for post in stored:
             self._accept(batch.queue, post)
+        return bool(stored)
 
     def _accept(self, queue: QueueRef, post: PendingPost) -> None:
         self._readiness.announce(queue, sum(not message.delay_ms for message in post.messages))
