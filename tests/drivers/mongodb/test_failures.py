@@ -244,6 +244,7 @@ async def test_a_server_that_stays_away_is_unavailable_in_every_operation(
         "count": lambda: stores.management.count_queues("project"),
         "sources": lambda: stores.management.dead_letter_sources(queue.ref, limit=5),
         "exposing": lambda: stores.management.exposing_queues(limit=5),
+        "name queues": lambda: anext(aiter(stores.messages.nonempty_queues())),
     }
     every = (
         *("aggregate", "count", "find", "insert", "update", "delete", "findAndModify"),

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from bson import Int64
+from pymongo.asynchronous.collection import AsyncCollection
 
 from zaqar_lite.domain.ids import Marker, is_message_id
 from zaqar_lite.domain.limits import fitting
@@ -14,6 +15,7 @@ from zaqar_lite.storage.base import MAX_EXAMINED, MessageStore
 from zaqar_lite.storage.mongodb import states
 from zaqar_lite.storage.mongodb.connection import Connection, Session, read_all
 from zaqar_lite.storage.mongodb.documents import NO_ATTEMPTS, to_message
+from zaqar_lite.storage.mongodb.errors import translated
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 from zaqar_lite.storage.mongodb.queues import Queues, QueueState, key_of, queue_of
 from zaqar_lite.storage.mongodb.readiness import POLL_INTERVAL_MS, Readiness
@@ -159,18 +161,9 @@ class Listing(Connected[Connection], MessageStore):
         state = await self._queues.read(queue)
         if state is None:
             return None
-        found = await self._connection.messages.find_one(
-            {
-                "q": state.key,
-                "s": {"$in": states.WAITING},
-                "k": state.visible,
-                "w": {"$exists": True},
-            },
-            {"w": 1},
-            sort=[("w", 1)],
-            hint="waking",
-        )
-        return None if found is None else max(0, int(found["w"]) - state.now)
+        there = {"q": state.key, "k": state.visible}
+        wakes_at = await _first_wake(self._connection.messages, there, {"$exists": True})
+        return None if wakes_at is None else max(0, wakes_at - state.now)
 
     async def stats(self, queue: QueueRef, *, ranges: int = 0) -> Stats:
         """Count the live messages; see the seam."""
@@ -220,22 +213,13 @@ class Listing(Connected[Connection], MessageStore):
         if found is not None:
             since = max(int(found["k"]) // 1000, int(found.get("d", 0)))
             return min(state.now, since)
-        found = await self._connection.listed.find_one(
-            {
-                **state.live,
-                "s": {"$in": states.WAITING},
-                "w": {"$lte": state.date},
-            },
-            {"w": 1},
-            sort=[("w", 1)],
-            hint="waking",
-        )
-        return None if found is None else int(found["w"])
+        return await _first_wake(self._connection.listed, state.live, {"$lte": state.date})
 
     async def nonempty_queues(self) -> AsyncIterator[QueueRef]:
         """Name the queues that were ever used and not deleted; see the seam."""
-        async for document in self._connection.listed_queues.find({}, {"_id": 1}):
-            yield queue_of(document["_id"])
+        with translated():
+            async for document in self._connection.listed_queues.find({}, {"_id": 1}):
+                yield queue_of(document["_id"])
 
     async def _end(self, live: Document, direction: int) -> Document | None:
         return await self._connection.listed.find_one(
@@ -286,6 +270,15 @@ class PageQuery(NamedTuple):
             match = {"$match": {"q": key, "s": state, "k": positions}}
             pipelines.append([match, by_position, *end])
         return "waking", *pipelines
+
+
+async def _first_wake(
+    collection: AsyncCollection[Document], among: Document, when: Document
+) -> int | None:
+    """When the first of the messages that become ready by time does."""
+    waiting = {**among, "s": {"$in": states.WAITING}, "w": when}
+    found = await collection.find_one(waiting, {"w": 1}, sort=[("w", 1)], hint="waking")
+    return None if found is None else int(found["w"])
 
 
 def _fitting(documents: Sequence[Document]) -> int:
