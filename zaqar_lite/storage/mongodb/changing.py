@@ -33,7 +33,6 @@ from zaqar_lite.domain.settlements import Outcome, Settled, Settlement
 from zaqar_lite.storage.mongodb import states
 from zaqar_lite.storage.mongodb.connection import Session
 from zaqar_lite.storage.mongodb.documents import NO_ATTEMPTS, to_message
-from zaqar_lite.storage.mongodb.errors import repeated
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 from zaqar_lite.storage.mongodb.listing import Listing
 from zaqar_lite.storage.mongodb.queues import (
@@ -44,7 +43,7 @@ from zaqar_lite.storage.mongodb.queues import (
     queue_of,
     reading,
 )
-from zaqar_lite.storage.mongodb.transactions import RetryBudget
+from zaqar_lite.storage.mongodb.transactions import RetryBudget, repeated
 from zaqar_lite.storage.mongodb.transitions import Transitions
 
 T = TypeVar("T")
@@ -318,7 +317,7 @@ class Changing(Listing):
                 raise _Stale
 
         try:
-            await self._queues.in_transaction(move, retry_duplicates=True)
+            await self._queues.in_transaction(move)
         except _Stale:
             return 0
         return len(changes)

@@ -27,9 +27,9 @@ from zaqar_lite.storage.mongodb import states
 from zaqar_lite.storage.mongodb.changing import Change, Changing
 from zaqar_lite.storage.mongodb.connection import Connection
 from zaqar_lite.storage.mongodb.documents import NO_ATTEMPTS, to_message
-from zaqar_lite.storage.mongodb.errors import repeated
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 from zaqar_lite.storage.mongodb.queues import BRIEF, QueueState, ids_of, key_of, reading
+from zaqar_lite.storage.mongodb.transactions import repeated
 from zaqar_lite.storage.mongodb.transitions import POP_TIME_MS, Transitions
 
 REMOVAL_SECONDS = 15

@@ -1,6 +1,5 @@
 """The driver's edge: pymongo's exceptions become the domain's here and nowhere else."""
 
-import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +18,6 @@ _REFUSED = frozenset({13, 18, 8000})
 """Unauthorized, AuthenticationFailed, AtlasError."""
 _TOO_LARGE = frozenset({10334, 17280, 17419, 17420})
 TOO_LARGE = "The message is larger than a MongoDB document may be (16 MiB)."
-_ATTEMPTS = 4
 
 
 @contextmanager
@@ -81,21 +79,6 @@ def translate(exc: errors.PyMongoError) -> ZaqarLiteError:  # noqa: PLR0911 - a 
     if isinstance(exc, errors.ConnectionFailure):
         return Unavailable("The connection to MongoDB was lost.")
     return Unavailable(f"MongoDB could not serve the request ({type(exc).__name__}, code {code}).")
-
-
-async def repeated(operation: Callable[[], Awaitable[T]]) -> T:
-    """Run a write that may safely run twice, again after a lost connection or a stepdown.
-
-    pymongo retries reads by itself, and writes of single documents where the server supports that.
-    It can't retry updates and deletes of many documents. Ours are guarded, so that a second run
-    changes nothing.
-    """
-    for attempt in range(1, _ATTEMPTS):
-        try:
-            return await operation()
-        except errors.AutoReconnect:
-            await asyncio.sleep(0.05 * 2**attempt)
-    return await operation()
 
 
 def is_duplicate(exc: errors.PyMongoError) -> bool:

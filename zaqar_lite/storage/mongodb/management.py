@@ -30,10 +30,10 @@ from zaqar_lite.domain.refusals import queue_changed, too_many_queues
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.mongodb.connection import Connection, Session, find_first, read_all
-from zaqar_lite.storage.mongodb.errors import repeated, translating
+from zaqar_lite.storage.mongodb.errors import translating
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 from zaqar_lite.storage.mongodb.queues import Queues, ids_of, key_of
-from zaqar_lite.storage.mongodb.transactions import RetryBudget
+from zaqar_lite.storage.mongodb.transactions import RetryBudget, repeated
 from zaqar_lite.storage.store import Connected
 
 MAKERS = "creators"
@@ -77,20 +77,19 @@ class MongoManagementStore(Connected[Connection], ManagementStore):
             known = await self._connection.queues.find_one({"_id": key_of(queue)}, hint=BY_ID)
             if known is not None and "m" in known:
                 return _queue_record(known), known["i"] == maker
-            if known is None:
-                await is_near(None)  # a queue that is one too many leaves nothing
-                await self._queues.seed(queue)
             fields = {**self._record_fields(queue, metadata, exposing=False), "i": maker}
-            make = partial(self._make_record, queue, fields)
+            make = partial(self._make_record, queue, fields, known is None)
             document = await self._make_within(queue.project, "", make, is_near)
             if document is not None:
                 return _queue_record(document), True
         raise Unavailable(f"The queue {queue.name!r} is being created and deleted too often.")
 
     async def _make_record(
-        self, queue: QueueRef, fields: Document, session: Session
+        self, queue: QueueRef, fields: Document, is_unknown: bool, session: Session
     ) -> Document | None:
-        """Write a record where there is none; None without a document, or with another's record."""
+        """Write a record where there is none; None where it can't be seen that there is none."""
+        if is_unknown:
+            await self._queues.seed(queue)  # not before its bound is known: it would stay
         return await self._connection.queues.find_one_and_update(
             {"_id": key_of(queue), "m": {"$exists": False}},
             [*self._queues.birth_pipeline(), {"$set": fields}],

@@ -15,9 +15,9 @@ from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.refusals import queue_changed
 from zaqar_lite.storage.mongodb import states
 from zaqar_lite.storage.mongodb.connection import Connection, read_all
-from zaqar_lite.storage.mongodb.errors import is_duplicate, repeated
+from zaqar_lite.storage.mongodb.errors import is_duplicate
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
-from zaqar_lite.storage.mongodb.transactions import RetryBudget
+from zaqar_lite.storage.mongodb.transactions import RetryBudget, repeated
 
 T = TypeVar("T")
 
@@ -232,9 +232,7 @@ class Queues:
             raise MissingQueue(queue_of(key))
         return _state({**document, "now": document["at"]})
 
-    async def in_transaction(
-        self, work: Callable[[AsyncClientSession], Awaitable[T]], *, retry_duplicates: bool = False
-    ) -> T:
+    async def in_transaction(self, work: Callable[[AsyncClientSession], Awaitable[T]]) -> T:
         """Run `work` in a transaction, and repeat it after transient errors, for a limited time.
 
         Where it raises MissingQueue, the queue's document is made before the next try.
@@ -247,7 +245,7 @@ class Queues:
             except MissingQueue as missing:
                 await self.seed(missing.queue)
             except PyMongoError as exc:
-                await budget.pause(exc, is_transient=retry_duplicates and is_duplicate(exc))
+                await budget.pause(exc, is_transient=is_duplicate(exc))
 
     async def seed(self, queue: QueueRef) -> None:
         """Make a queue's document where there is none; `birth_pipeline` gives it its life."""
@@ -274,7 +272,7 @@ class Queues:
 
     async def note_count(self, state: QueueState, bound: Bound, counted: int, until: int) -> bool:
         """Note what was counted, good until `until`; False when more has come since `state`."""
-        unchanged = {"_id": state.key, bound.field: bound.most, "g": state.generation}
+        unchanged = {"_id": state.key, bound.field: bound.most, "b": Int64(state.birth)}
         noted = {bound.field: Int64(counted), bound.field + "u": DatetimeMS(until)}
         result = await repeated(
             lambda: self._connection.queues.update_one(unchanged, {"$set": noted}, hint=BY_ID)

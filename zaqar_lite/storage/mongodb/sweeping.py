@@ -23,9 +23,9 @@ from zaqar_lite.storage.mongodb import states
 from zaqar_lite.storage.mongodb.changing import Change
 from zaqar_lite.storage.mongodb.claiming import Claiming
 from zaqar_lite.storage.mongodb.connection import find_first
-from zaqar_lite.storage.mongodb.errors import repeated
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 from zaqar_lite.storage.mongodb.queues import BRIEF, QueueState, ids_of, key_of, queue_of
+from zaqar_lite.storage.mongodb.transactions import repeated
 from zaqar_lite.storage.mongodb.transitions import Transitions
 
 STEP = MAX_EXAMINED

@@ -14,9 +14,9 @@ harms nothing: its transaction has not happened, and the process begins it again
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import pymongo
 from bson.datetime_ms import DatetimeMS
@@ -29,6 +29,7 @@ from pymongo.read_concern import ReadConcern
 from zaqar_lite.storage.mongodb.errors import code_of
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 
+T = TypeVar("T")
 BUDGET = 10.0
 """Seconds after which a transaction is not begun again."""
 BEAT_SECONDS = 1.5
@@ -69,6 +70,21 @@ class RetryBudget:
     def left(self) -> bool:
         """Tell whether there is time for another try."""
         return time.monotonic() < self._deadline
+
+
+async def repeated(operation: Callable[[], Awaitable[T]]) -> T:
+    """Run a write that may safely run twice, again after a lost connection or a stepdown.
+
+    pymongo retries reads by itself, and writes of single documents where the server supports that.
+    It can't retry updates and deletes of many documents. Ours are guarded, so that a second run
+    changes nothing.
+    """
+    tries = RetryBudget()
+    while True:
+        try:
+            return await operation()
+        except PyMongoError as exc:
+            await tries.pause(exc)
 
 
 class SessionPool:
