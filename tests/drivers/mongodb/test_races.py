@@ -324,6 +324,23 @@ async def test_a_known_key_needs_no_room_in_a_queue_over_its_limit(
     assert isinstance(refused, LimitReached)
 
 
+async def test_a_count_from_before_a_purge_is_not_taken_for_what_came_after_it(
+    open_stores: OpenStores, queue: QueueUnderTest
+) -> None:
+    limited = queue.at(await open_stores(max_messages=3))
+    await limited.post(*"abc", ttl=MINUTE)
+    queue.advance(2 * MINUTE)
+    with pause_after(driver(limited)._connection.messages, "count_documents") as pause:
+        posting = asyncio.create_task(limited.post("one too many"))
+        await pause.reached()
+        await queue.purge()
+        await queue.post(*"def")
+        pause.go()
+        with pytest.raises(LimitReached):
+            await posting
+    assert await queue.bodies() == ["d", "e", "f"]
+
+
 async def test_a_letter_of_a_mover_that_died_stays_where_it_was(
     queue: QueueUnderTest, second: QueueUnderTest, other: QueueUnderTest
 ) -> None:
