@@ -74,38 +74,6 @@ async def test_a_queue_is_frozen_while_a_message_of_it_is_held(drained: Drained)
     assert (found["lapses"]["id"], found["lapses"]["claim_count"]) == (lapses["id"], 2)
 
 
-async def test_a_message_that_is_held_for_long_moves_and_stays_hidden(drained: Drained) -> None:
-    api = drained.api
-    await api.post({"body": "held"})
-    (held,) = await api.claim(1, ttl=600, grace=60)
-    await drained.drain()
-    await drained.until(problem=_HELD)
-    api.advance(61)
-    await drained.until(state="completed")
-    assert await api.claim(1) == []
-    assert (await api.call("DELETE", held["href"])).status_code == 400  # its claim has ended
-    api.advance(600)
-    assert [one["body"] for one in await until(lambda: api.claim(1))] == ["held"]
-
-
-async def test_dead_letters_go_with_their_queue(drained: Drained) -> None:
-    api = drained.api
-    await api.call("PUT", "", {"_dead_letter_queue": "dead", "_max_claim_count": 1})
-    await api.post({"body": "dies"}, {"body": "lives"})
-    await api.claim(1, ttl=60, grace=60)
-    api.advance(61)
-    await api.claim(1, ttl=60, grace=60)
-    api.advance(61)
-    await drained.drain()
-    await drained.until(state="completed")
-    assert await api.claim(10) == []
-    letters = (await api.call("GET", "/v2/queues/dead/messages?echo=true")).json()["messages"]
-    assert sorted(one["body"] for one in letters) == ["dies", "lives"]
-    redriven = await api.call("POST", "/v2/queues/dead/redrives", {"ids": [letters[0]["id"]]})
-    assert redriven.json()["done"] == 1
-    assert len(await api.claim(10)) == 1
-
-
 async def test_a_pool_whose_queues_can_go_nowhere_says_so(drained: Drained) -> None:
     api = drained.api
     await api.expect(201, "PUT", "/v2/flavors/f", {"pool_list": ["old"]})

@@ -52,31 +52,12 @@ async def bodies(api: Api) -> list[Any]:
     return [one["body"] for one in await api.browse()]
 
 
-async def test_bodies_are_sealed_in_the_store_and_shown_as_posted(api: Api) -> None:
-    sent = [{"card": "4111"}, "text", None, 1.50, ["\u00eb", {"n": [1]}]]
-    ids = await api.post(*({"body": body} for body in sent))
-    assert await bodies(api) == sent
-    assert (await api.call("GET", f"messages/{ids[0]}")).json()["body"] == sent[0]
-    assert (await api.call("GET", f"messages?ids={ids[1]}")).json()["messages"][0]["body"] == "text"
-    assert [one["body"] for one in await api.claim(2)] == sent[:2]
-    popped = (await api.call("DELETE", "messages?pop=3")).json()["messages"]
-    assert [one["body"] for one in popped] == sent[2:]
-
-
 async def test_the_flag_decides_about_posts_and_the_body_about_reads(api: Api) -> None:
     await api.post({"body": "sealed"})
     off = [{"op": "replace", "path": "/metadata/_enable_encrypt_messages", "value": False}]
     await api.expect(200, "PATCH", "", off)
     await api.post({"body": "clear"})
     assert await bodies(api) == ["sealed", "clear"]
-
-
-async def test_an_edited_body_is_sealed_too(api: Api) -> None:
-    api.queue = "delayed"
-    await api.call("PUT", "", {**ON, "_default_message_delay": 60})
-    (message_id,) = await api.post({"body": "before"})
-    await api.expect(200, "PATCH", f"messages/{message_id}", {"body": "after"})
-    assert (await api.call("GET", f"messages/{message_id}")).json()["body"] == "after"
 
 
 async def test_a_dead_letter_keeps_its_body(api: Api) -> None:
@@ -239,45 +220,56 @@ async def test_another_key_by_the_same_name_is_told_and_harms_no_message(
         assert await bodies(api) == [1]
 
 
-async def test_a_data_key_that_is_gone_is_replaced_for_new_messages(file: Path) -> None:
-    clock = Clock()
-    _, management = create("memory://", clock=clock, options=StoreOptions())
-    queue, new = QueueRef("p", "q"), [NewMessage(b"1", 60_000)]
-    await EncryptionKeys(management, read_key_file(file), clock).seal(queue, new)
-    [known] = await management.list_records(KIND, "p", limit=10)
-    await management.delete_record(KIND, "p", known.name)
-    encryption_keys = EncryptionKeys(management, read_key_file(file), clock)
-    [sealed] = await encryption_keys.seal(queue, new)
-    assert await encryption_keys.open_body("p", sealed.body) == b"1"
+QUEUE, NEW = QueueRef("p", "q"), [NewMessage(b"1", 60_000)]
 
 
-async def test_many_first_posts_make_one_data_key(file: Path) -> None:
-    clock = Clock()
-    _, management = create("memory://", clock=clock, options=StoreOptions())
-    keys, new = EncryptionKeys(management, read_key_file(file), clock), [NewMessage(b"1", 60_000)]
-    await asyncio.gather(*(keys.seal(QueueRef("p", "q"), new) for _ in range(50)))
+class Processes:
+    """What seals and opens, in processes of one store."""
+
+    def __init__(self, file: Path) -> None:
+        self.clock, self._keys = Clock(), read_key_file(file)
+        _, self.management = create("memory://", clock=self.clock, options=StoreOptions())
+
+    def start(self) -> EncryptionKeys:
+        return EncryptionKeys(self.management, self._keys, self.clock)
+
+
+@pytest.fixture
+def processes(file: Path) -> Processes:
+    return Processes(file)
+
+
+async def test_a_data_key_that_is_gone_is_replaced_for_new_messages(processes: Processes) -> None:
+    await processes.start().seal(QUEUE, NEW)
+    [known] = await processes.management.list_records(KIND, "p", limit=10)
+    await processes.management.delete_record(KIND, "p", known.name)
+    keys = processes.start()
+    [sealed] = await keys.seal(QUEUE, NEW)
+    assert await keys.open_body("p", sealed.body) == b"1"
+
+
+async def test_many_first_posts_make_one_data_key(processes: Processes) -> None:
+    keys = processes.start()
+    await asyncio.gather(*(keys.seal(QUEUE, NEW) for _ in range(50)))
     assert len(await keys.list_keys("p")) == 1
 
 
 async def test_a_data_key_wears_though_other_projects_rotate_theirs(
-    file: Path, monkeypatch: pytest.MonkeyPatch
+    processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(encryption, "_MOST_SEALED", 1)
-    clock = Clock()
-    _, management = create("memory://", clock=clock, options=StoreOptions())
-    keys, new = EncryptionKeys(management, read_key_file(file), clock), [NewMessage(b"1", 60_000)]
+    keys = processes.start()
     for _ in range(3):
-        await keys.seal(QueueRef("p", "q"), new)
+        await keys.seal(QUEUE, NEW)
         await keys.rotate("other")
     assert len(await keys.list_keys("p")) == 2
 
 
 async def test_a_data_key_whose_answer_was_lost_is_kept(
-    file: Path, monkeypatch: pytest.MonkeyPatch
+    processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a client of a store does when an answer is lost: it writes again, and is refused."""
-    clock = Clock()
-    _, management = create("memory://", clock=clock, options=StoreOptions())
+    management = processes.management
     put = management.put_record
 
     async def put_twice(*args: Any, **options: Any) -> Record:
@@ -285,13 +277,9 @@ async def test_a_data_key_whose_answer_was_lost_is_kept(
         return await put(*args, **options)
 
     monkeypatch.setattr(management, "put_record", put_twice)
-    encryption_keys = EncryptionKeys(management, read_key_file(file), clock)
-    [sealed] = await encryption_keys.seal(QueueRef("p", "q"), [NewMessage(b"1", 60_000)])
+    [sealed] = await processes.start().seal(QUEUE, NEW)
     assert len(await management.list_records(KIND, "p", limit=10)) == 1
-    assert (
-        await EncryptionKeys(management, read_key_file(file), clock).open_body("p", sealed.body)
-        == b"1"
-    )
+    assert await processes.start().open_body("p", sealed.body) == b"1"
 
 
 async def test_without_a_key_a_queue_cannot_be_encrypted(make_api: MakeApi) -> None:
@@ -304,9 +292,10 @@ async def test_nothing_clear_lies_on_the_disk(
     make_api: MakeApi, file: Path, tmp_path: Path
 ) -> None:
     async with make_api(encryption_key_file=file, store=f"embedded://{tmp_path}/data") as api:
-        await api.call("PUT", "", ON)
-        await api.post({"body": "4111-1111-1111"}, {"body": {"again": "4111-1111-1111"}})
-        assert len(await api.browse()) == 2
+        await api.call("PUT", "", {**ON, "_default_message_delay": 60})
+        edited, _ = await api.post({"body": "before"}, {"body": {"again": "4111-1111-1111"}})
+        await api.expect(200, "PATCH", f"messages/{edited}", {"body": "4111-1111-1111"})
+        assert (await api.call("GET", f"messages/{edited}")).json()["body"] == "4111-1111-1111"
     found = b"".join(path.read_bytes() for path in (tmp_path / "data").rglob("*") if path.is_file())
     assert b"sealed:1:" in found
     assert b"4111-1111-1111" not in found

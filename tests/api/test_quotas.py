@@ -278,14 +278,6 @@ async def test_a_project_that_can_not_be_has_no_quotas(make_api: MakeApi) -> Non
         assert (await api.call("PUT", path, {"queues": 1})).json()["project"] == "projekt-ä"
 
 
-async def test_what_was_set_outlives_the_server(make_api: MakeApi, tmp_path: Path) -> None:
-    settings = {"store": f"embedded:{tmp_path}/data", "admin_mode": True}
-    async with make_api(**settings) as api:
-        await api.call("PUT", "/v2/quotas/demo", {"queues": 0})
-    async with make_api(**settings) as api:
-        assert is_full(await api.call("PUT", "/v2/queues/a"))
-
-
 async def test_who_administers_a_project_can_not_raise_its_quotas(
     make_api: MakeApi,
 ) -> None:

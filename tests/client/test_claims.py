@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.client.conftest import BOTH, MovableServer
+from tests.client.requests import counted
 from tests.server import ServerProcess
 from zaqar_lite.client import AsyncClient, Claim, ClaimLost, Client, Unreachable
 from zaqar_lite.client.calls import Request, Response
@@ -212,23 +213,29 @@ def test_a_claim_that_is_not_renewed_in_time_hands_out_nothing_more(
     assert claimable(client, queue) == [2]
 
 
-@pytest.mark.parametrize("itself", [False, True])
-def test_a_claim_whose_messages_are_all_deleted_is_over_and_not_lost(
-    client: Client, queue: str, itself: bool
+@pytest.mark.parametrize("how", ["deleted by it", "deleted by id", "given back"])
+def test_a_claim_whose_messages_are_all_settled_is_over_and_not_lost(
+    client: Client, queue: str, how: str
 ) -> None:
     client.post_batch(queue, [1, 2])
     with client.claim(queue, renew_every=0.02) as claim:
         assert claim.id is not None
-        if itself:
+        if how == "deleted by it":
             claim.done(*claim.messages)
             claim.delete_done()
-        else:
+        elif how == "deleted by id":
             for message in claim:
                 client.delete_message(queue, message.id, claim_id=claim.id)
+        else:
+            first, second = claim.messages
+            claim.release(first)
+            claim.release(second, delay=30)
         wait_until_it_renews_no_more()
         claim.check()
         with pytest.raises(ClaimLost):
             client.get_claim(queue, claim.id)
+        sent = counted(client)
+    assert len(sent) == (how == "deleted by id")  # of which the claim does not know
 
 
 def test_what_others_deleted_after_the_claims_time_is_lost(

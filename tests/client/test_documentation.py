@@ -56,17 +56,6 @@ def test_the_tree_of_errors_is_that_of_the_classes() -> None:
     assert {(one[2], len(one[1]) // 4) for one in entries} == tree(ZaqarError)
 
 
-def test_the_ten_lines_are_ten_and_say_what_they_did(clean_server: ServerProcess) -> None:
-    source = blocks()[0]
-    assert len([line for line in source.splitlines() if line]) <= 10
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(source.replace(pages.URL, clean_server.url), {})  # noqa: S102 - the documentation is ours
-    lines = printed.getvalue().splitlines()
-    assert len(lines) == 21
-    assert re.fullmatch(r"\d+ left", lines[-1])
-
-
 def test_the_ten_line_worker_has_ten_lines_and_its_letters_say_why(
     clean_server: ServerProcess,
 ) -> None:

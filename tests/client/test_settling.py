@@ -8,7 +8,6 @@ import pytest
 
 from tests.client.conftest import MovableServer
 from tests.client.requests import counted
-from tests.client.test_claims import wait_until_it_renews_no_more
 from tests.proxy import OldServer
 from tests.server import ServerProcess
 from zaqar_lite.client import (
@@ -207,28 +206,6 @@ async def test_async_settlements_that_fail_tell_who_asked(
         releasing.cancel()
     stats = await async_client.stats(queue)
     assert (stats.claimed, stats.delayed) == (0, 1)  # what was asked for was done before the end
-
-
-def test_a_whole_claim_is_given_back_later(client: Client, queue: str) -> None:
-    client.post_batch(queue, [1, 2])
-    held = client.create_claim(queue)
-    assert held is not None
-    client.release_claim(queue, held.id, delay=60)
-    assert client.stats(queue).delayed == 2
-
-
-def test_a_claim_whose_messages_are_all_settled_is_over_and_not_lost(
-    client: Client, queue: str
-) -> None:
-    client.post_batch(queue, [1, 2])
-    with client.claim(queue, renew_every=0.02) as claim:
-        first, second = claim.messages
-        claim.release(first)
-        claim.release(second, delay=30)
-        wait_until_it_renews_no_more()
-        claim.check()
-        sent = counted(client)
-    assert sent == []
 
 
 @pytest.mark.parametrize("count", [1] * 10 + [10])

@@ -10,7 +10,7 @@ from tests.contract.serving import Server, race
 from tests.contract.stores import Stores
 from tests.contract.subject import QueueUnderTest, some
 from zaqar_lite.domain import metadata
-from zaqar_lite.domain.errors import Conflict, Invalid, LimitReached, NotFound, QuotaReached
+from zaqar_lite.domain.errors import Conflict, Invalid, LimitReached, QuotaReached
 from zaqar_lite.domain.metadata import ORDERED
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.quotas import UNLIMITED, Quota
@@ -39,37 +39,6 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 def draft(number: int = 0, ttl: int | None = None, *, ordered: bool = False) -> SubscriptionDraft:
     options: dict[str, object] = {"n": number, **({"ordered": True} if ordered else {})}
     return SubscriptionDraft(f"http://receiver.example/{number}", ttl, options)
-
-
-async def test_lists_by_cursor_in_the_order_they_were_made(
-    server: Server, queue: QueueUnderTest
-) -> None:
-    near = QueueRef(queue.ref.project, f"{queue.ref.name}-2")
-    made = [(await server.subscriptions.create(queue.ref, draft(n))).id for n in range(7)]
-    await server.subscriptions.create(near, draft())
-    found: list[str] = []
-    while page := await server.subscriptions.page(
-        queue.ref, marker=found[-1] if found else None, limit=3
-    ):
-        found += [subscription.id for subscription in page]
-    assert found == made
-    assert [one.options for one in await server.subscribers.of(queue.ref)] == [
-        {"n": n} for n in range(7)
-    ]
-
-
-async def test_an_expired_one_is_gone_at_once(
-    server: Server, queue: QueueUnderTest, stores: Stores
-) -> None:
-    made = await server.subscriptions.create(queue.ref, draft(ttl=60))
-    other = await server.subscriptions.create(queue.ref, draft(1, ttl=600))
-    stores.clock.advance(61_000)
-    with pytest.raises(NotFound):
-        await server.subscriptions.get(queue.ref, made.id)
-    page = await server.subscriptions.page(queue.ref, marker=None, limit=10)
-    assert [subscription.id for subscription in page] == [other.id]
-    again = await server.subscriptions.create(queue.ref, draft(ttl=60))
-    assert (again.id != made.id, again.secret is not None) == (True, True)
 
 
 async def test_of_racing_subscribers_one_makes_it(server: Server, queue: QueueUnderTest) -> None:
