@@ -160,17 +160,15 @@ class MongoManagementStore(Connected[Connection], ManagementStore):
 
     async def dead_letter_sources(self, target: QueueRef, *, limit: int) -> Sequence[str]:
         """Name the queues with this dead-letter queue; see the seam."""
-        cursor = self._connection.listed_queues.find(
-            {"t": key_of(target)}, {"n": 1}, sort=[("n", 1)], limit=limit, hint="source"
-        )
-        return [document["n"] for document in await cursor.to_list()]
+        queues, named = self._connection.listed_queues, {"t": key_of(target)}
+        found = await find_first(queues, named, {"n": 1}, order=["n"], limit=limit, hint="source")
+        return [document["n"] for document in found]
 
     async def exposing_queues(self, *, limit: int) -> Sequence[QueueRecord]:
         """Find the exposing queues; see the seam."""
-        cursor = self._connection.queues.find(
-            {"x": True, **_HAS_RECORD}, limit=limit, hint="exposing"
-        )
-        return [_queue_record(document) for document in await cursor.to_list()]
+        queues, exposing = self._connection.queues, {"x": True, **_HAS_RECORD}
+        found = await find_first(queues, exposing, None, limit=limit, hint="exposing")
+        return [_queue_record(document) for document in found]
 
     def _record_fields(
         self, queue: QueueRef, metadata: Mapping[str, Any], *, exposing: bool

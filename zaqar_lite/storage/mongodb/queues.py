@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from itertools import compress
 from typing import NamedTuple, TypeVar
 
 from bson import Int64
@@ -168,9 +167,8 @@ class Queues:
             [*stages, {"$unionWith": union}],
             hint=hint,
         )
-        is_queue = [document["_id"] == key_of(queue) for document in found]
-        state = self.checked(list(compress(found, is_queue)), queue, version)
-        return FoundMessages([document for document in found if "s" in document], state)
+        state = self.checked([one for one in found if "s" not in one], queue, version)
+        return FoundMessages([one for one in found if "s" in one], state)
 
     def pipeline(self, key: str | Document) -> list[Document]:
         """The aggregation that reads documents of queues, and the server's clock."""

@@ -61,6 +61,9 @@ class Sweeping(Claiming):
         queue = queue_of(state.key)
         lapsed = sum(document["s"] == states.CLAIMED for document in documents)
         retries = await retries_of(queue) if lapsed else NO_RETRIES
+        if retries.dead_letter is not None and retries.dead_letter.target is None:
+            # A record of another store asks for its list: an error would stop the whole sweep.
+            retries = retries._replace(dead_letter=None)
         changes = _woken(Transitions(queue, state, retries), documents)
         if not await self._save_again(changes):
             return SweepResult()
