@@ -256,13 +256,13 @@ class PoolRegistry:
         driver = self._driver(known[pools[0]]).name
         flavor = Flavor(name, tuple(dict.fromkeys(pools)), _CAPABILITIES.get(driver, ()))
         await self._flavors.write(project, name, lambda _: flavor)
-        await self._set_flavor(known, name, flavor.pools)
+        await self._set_flavor(project, name, flavor.pools)
         return flavor
 
     async def delete_flavor(self, project: str, name: str) -> None:
         """Delete a flavor; its pools serve queues without one again. No error when it is gone."""
         await self._flavors.delete(project, name)
-        await self._set_flavor(await self.pools(), name, ())
+        await self._set_flavor(project, name, ())
 
     async def fitting(self, project: str, flavor: str | None) -> Sequence[Pool]:
         """The pools that may get a new queue of a flavor, or of none.
@@ -300,17 +300,23 @@ class PoolRegistry:
             logger.warning("the pool %r can't be used: %s", name, without_secrets(str(exc), uri))
             return UNUSABLE
 
-    async def _set_flavor(
-        self, known: Mapping[str, Pool], flavor: str, names: Sequence[str]
-    ) -> None:
-        """Note in the pools which flavor they serve."""
+    async def _set_flavor(self, project: str, flavor: str, names: Sequence[str]) -> None:
+        """Note in the pools which flavor they serve.
+
+        What a flavor of this name lists in another project goes on to serve it.
+        """
+        kept: set[str] = set()
+        async for record in all_records(self._flavors.management, FLAVOR):
+            if record.name == flavor and record.project != project:
+                kept.update(self._flavors.decode(record).pools)
 
         def change(pool: Pool) -> Pool:
             if pool.name in names:
                 return msgspec.structs.replace(pool, flavor=flavor)
-            return msgspec.structs.replace(pool, flavor=None) if pool.flavor == flavor else pool
+            is_left = pool.flavor == flavor and pool.name not in kept
+            return msgspec.structs.replace(pool, flavor=None) if is_left else pool
 
-        for pool in known.values():
+        for pool in (await self.pools()).values():
             if change(pool) != pool:
                 with suppress(NotFound):
                     await self.kind.change("", pool.name, change)
