@@ -19,6 +19,7 @@ from tests.api.test_encryption import write
 from tests.push.conftest import LOOPBACK
 from tests.push.receiver import Receiver
 from tests.waiting import until
+from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.delivery.outbox import OUTBOX_QUEUES
 from zaqar_lite.storage.sql.messages import SqlMessageStore
@@ -158,6 +159,20 @@ async def test_post_data_takes_the_notification_in(api: Api) -> None:
         (came,) = await receiver.wait(1)
     assert came.document["b"] == 1
     assert came.document["a"]["body"] == "x"
+
+
+async def test_post_data_makes_no_large_message_larger(api: Api) -> None:
+    places = {"post_data": "[" + ",".join(['"$zaqar_message$"'] * 1_600) + "]"}
+    async with Receiver() as receiver:
+        made, _ = await subscribe(api, receiver.url, options=places)
+        await api.post({"body": "x" * 250_000})
+        (tried,) = await attempts_of(api, made, 1)
+        assert (tried["outcome"], tried["milliseconds"] < 1_000) == ("undeliverable", True)
+        (failed,) = await deliveries(api, made)
+        assert "post_data" in failed["reason"]
+        await api.post({"body": "small"})
+        (came,) = await receiver.wait(1)
+        assert len(came.document) == 1_600
 
 
 async def test_reaches_each_subscription_of_the_post_whatever_becomes_of_the_message(
@@ -343,6 +358,58 @@ async def test_confirms_before_it_delivers(make_api: MakeApi) -> None:
         await api.post({"body": 3})
         await asyncio.sleep(0.3)
         assert len(receiver.received) == 3
+
+
+def away_once(name: str, put_into: str = "") -> Any:
+    """A store that is away for the first call of an operation, on queues of such a name."""
+    real, failed = getattr(SqlMessageStore, name), asyncio.Event()
+
+    async def fail_once(self: Any, queue: QueueRef, *args: Any, **more: Any) -> Any:
+        if queue.name.startswith(put_into) and not failed.is_set():
+            failed.set()
+            raise Unavailable("The store is away.")
+        return await real(self, queue, *args, **more)
+
+    return patch.object(SqlMessageStore, name, fail_once)
+
+
+async def test_who_is_not_asked_for_want_of_a_store_is_asked_by_the_next_try(
+    make_api: MakeApi,
+) -> None:
+    confirms = {"require_confirmation": True, "signed_url_secret_key": "k" * 32}
+    async with (
+        make_api(delivery_allowed=LOOPBACK, **confirms) as api,
+        Receiver(503) as earlier,
+        Receiver() as receiver,
+    ):
+        made, _ = await subscribe(api, earlier.url)
+        path = f"subscriptions/{made}"
+        await earlier.wait(1)
+        with away_once("post", "~again"):
+            await api.expect(503, "PATCH", path, {"subscriber": receiver.url})
+        await api.expect(204, "PATCH", path, {"subscriber": receiver.url})
+        (asked,) = await receiver.wait(1)
+        assert asked.document["Message_Type"] == "SubscriptionConfirmation"
+        api.advance(10)
+        await asyncio.sleep(1.5)
+        assert len(receiver.received) == 1  # and not what the earlier one was to be asked again
+        names = ("URL-Signature", "URL-Methods", "URL-Paths", "URL-Expires")
+        signed = {name: asked.document[name] for name in names}
+        answer = asked.document["SubscribeBody"]
+        await api.expect(204, "PUT", asked.document["URL-Paths"], answer, **signed)
+        with away_once("post", "~again"):
+            await api.expect(204, "PUT", f"{path}/confirm", {"confirmed": False})
+
+
+async def test_a_retry_is_made_though_its_failure_stays_listed(api: Api) -> None:
+    async with Receiver(404, 204) as receiver:
+        made, _ = await subscribe(api, receiver.url)
+        await api.post({"body": 1})
+        (one,) = await deliveries(api, made)
+        with away_once("delete", "~failed"):
+            path = f"subscriptions/{made}/deliveries/{one['id']}/retry"
+            await api.expect(204, "POST", path)
+        await receiver.wait(2)
 
 
 async def test_shows_attempts_and_what_failed_and_delivers_again(api: Api) -> None:

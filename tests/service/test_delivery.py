@@ -204,6 +204,31 @@ async def test_what_was_delivered_is_deleted_after_a_deletion_failed(
     await worker.stop()
 
 
+async def test_large_messages_are_worked_on_a_few_at_a_time() -> None:
+    messages, _ = create("memory://", clock=Clock(), options=StoreOptions())
+    for _ in range(200):
+        new = NewMessage(b'"%s"' % (b"x" * 262_144), 60_000)
+        await messages.post(INTERNAL, [new], client_id="c", version=None)
+    begun, go_on = 0, asyncio.Event()
+
+    async def act(message: Message) -> None:
+        nonlocal begun
+        begun += len(message.body)
+        await go_on.wait()
+
+    waiting = LongPolling(messages, most=10, most_per_project=10)
+    worker = QueueWorker(INTERNAL, act, messages=messages, long_polling=waiting)
+    worker.start()
+    await asyncio.sleep(1)
+    assert 0 < begun < 32 * 1_048_576
+    go_on.set()
+    async with asyncio.timeout(30):
+        while (await messages.stats(INTERNAL)).total:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await worker.stop()
+    assert begun > 200 * 262_144
+
+
 BODY = b'{"body": "a secret of some length", "ttl": 60}'
 
 

@@ -31,6 +31,7 @@ from zaqar_lite.service.delivery.outbox import (
     Forwarded,
     OutboxMessage,
     decode_delivery,
+    deliver_later,
     encode,
     failed_queue,
     ordered_queue,
@@ -92,7 +93,6 @@ class Process(Composed):
             self.management,
             self.queues,
             self.subscriptions,
-            subscriber_cache=self.subscribers,
             long_polling=LongPolling(self.store, most=10, most_per_project=10),
             sender=DeliverySender(transports, self.clock, has_ended=lambda _: False),
             log=AttemptLog(self.management, self.clock),
@@ -304,7 +304,7 @@ async def test_what_expires_before_its_next_try_is_kept_to_be_listed(down: int) 
     made = await process.subscribe(ordered=False)
     until = process.clock.now_ms() + 60_000
     delivery = Delivery("p", "orders", made, "a", until, msgspec.Raw(b"1"))
-    await deliveries._post_again([(delivery, 600.0)])
+    await deliver_later(process.store, [(delivery, 600.0)], process.clock.now_ms())
     process.clock.advance(60_000 + down)
     claim = ClaimRequest(1, delay_mode=DelayMode.HONOUR, ttl_ms=60_000, client_id="c")
     (message,) = (await process.store.claim(retry_queue("p"), claim)).messages

@@ -111,6 +111,11 @@ class Subscription:
         return f"{self.queue.name}/{self.id}"
 
     @property
+    def confirmation_id(self) -> str:
+        """The id of a request to confirm it by its token."""
+        return f"{self.id}{self.token[:8]}"
+
+    @property
     def needs_trust(self) -> bool:
         """Whether a token of the user who subscribed is sent along."""
         return self.subscriber.lower().startswith("trust+")
@@ -336,7 +341,7 @@ def refused_schemes(*, mail: bool, trusts: bool) -> Mapping[str, str]:
     """Why this server can't deliver to some schemes; empty where it can to all."""
     reasons = {}
     if not mail:
-        reasons["mailto"] = "This server sends no mail: its setting smtp_host is not set."
+        reasons["mailto"] = "This server sends no mail: its setting smtp_url is not set."
     for scheme in () if trusts else ("trust+http", "trust+https"):
         reasons[scheme] = (
             f"This server can't deliver to {scheme}: that needs a Keystone where it has an "

@@ -195,7 +195,6 @@ class Services:
             management,
             self.queues,
             self.subscriptions,
-            subscriber_cache=subscriber_cache,
             long_polling=self.long_polling,
             sender=sender,
             log=log,

@@ -35,9 +35,9 @@ from zaqar_lite.service.background import Background, LoggedErrors
 from zaqar_lite.service.delivery.attempt import DeliveryOutcome, DeliverySender, Result
 from zaqar_lite.service.delivery.inspection import AttemptLog
 from zaqar_lite.service.delivery.outbox import (
-    BURIED_MS,
     LEAD_MS,
     LEASE_MS,
+    LEAST_LIFE_MS,
     OUTBOX_QUEUES,
     RETRY_QUEUES,
     Delivery,
@@ -45,6 +45,7 @@ from zaqar_lite.service.delivery.outbox import (
     QueueWorker,
     decode_delivery,
     decode_outbox_message,
+    deliver_later,
     encode,
     failed_queue,
     ordered_queue,
@@ -56,7 +57,7 @@ from zaqar_lite.service.delivery.outbox import (
 from zaqar_lite.service.long_polling import LongPolling
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.records import Held, Holder, Kind, Lease
-from zaqar_lite.service.subscriptions.subscriber_cache import SubscriberCache, record_of
+from zaqar_lite.service.subscriptions.subscriber_cache import record_of
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
@@ -70,10 +71,8 @@ _AGAIN_MS = 10_000
 """How long after a failure an ordered queue is worked on again, at most."""
 _SKEW_MS = 10_000
 """How far the clocks of servers may be apart."""
-_LEAST_LIFE_MS = 1_000
 _AT_ONCE = 20
 """Deliveries of a message that begin in one round of the event loop."""
-_AGAIN_BYTES = 1_048_576
 
 KIND = "ordered"
 """The kind of the records of ordered queues that somebody works on."""
@@ -208,7 +207,6 @@ class Deliveries:
     management: ManagementStore
     queues: Queues
     subscriptions: Subscriptions
-    subscriber_cache: SubscriberCache
     long_polling: LongPolling
     sender: DeliverySender
     log: AttemptLog
@@ -295,7 +293,7 @@ class Deliveries:
             return
         record = await record_of(self.management, queue)
         version = entry.version if record is None else max(entry.version, record.version)
-        all_of_queue = await self.subscriber_cache.of(queue, version)
+        all_of_queue = await self.subscriptions.subscriber_cache.of(queue, version)
         if not all_of_queue:
             await self.subscriptions.flags.clear(queue)
             return
@@ -320,7 +318,8 @@ class Deliveries:
             else:
                 later.append((delivery, wait))
         again = await asyncio.gather(*first)
-        await self._post_again([*later, *(one for one in again if one is not None)])
+        tried_later = [*later, *(one for one in again if one is not None)]
+        await deliver_later(self.messages, tried_later, self.clock.now_ms())
 
     async def _deliver_again(self, message: Message) -> None:
         """Try one delivery once more."""
@@ -329,12 +328,18 @@ class Deliveries:
         if delivery.kind == _WAKE_UP:
             await self._work_on_ordered(queue, delivery.subscription, delivery.until)
             return
-        found = await self.subscriber_cache.one(queue, delivery.subscription)
+        if delivery.kind == "Notification":
+            found = await self.subscriptions.subscriber_cache.one(queue, delivery.subscription)
+        else:  # a list may be from before the change that asks for this; another may have followed
+            name = f"{queue.name}/{delivery.subscription}"
+            found = await self.subscriptions.kind.find(queue.project, name)
+            if found is not None and delivery.id != found.confirmation_id:
+                return
         if found is None:
             return  # it ended: nothing more is sent
         again = await self._retry(delivery, found)
         if again is not None:
-            await self._post_again([again])
+            await deliver_later(self.messages, [again], self.clock.now_ms())
 
     async def _retry(
         self, delivery: Delivery, subscription: Subscription
@@ -343,7 +348,7 @@ class Deliveries:
 
         Answers it with the seconds to its next try, None without one.
         """
-        if delivery.until <= self.clock.now_ms() + _LEAST_LIFE_MS:
+        if delivery.until <= self.clock.now_ms() + LEAST_LIFE_MS:
             await self.bury(delivery, subscription, "the message's ttl ended")
             return None
         record = await self.management.get_queue(subscription.queue)
@@ -507,22 +512,6 @@ class Deliveries:
         """Post to a user's queue, which is made unless it is there; nobody is notified of that."""
         await self.queues.ensure(queue)
         await put(self.messages, queue, NewMessage(body, FAILED_MS))
-
-    async def _post_again(self, deliveries: Sequence[tuple[Delivery, float]]) -> None:
-        """Let deliveries come again, about a mebibyte of them in one step.
-
-        One whose message expires before its next try comes then, to be reported as failed.
-        """
-        new: list[NewMessage] = []
-        now, size = self.clock.now_ms(), 0
-        for number, (delivery, wait) in enumerate(deliveries, 1):
-            body, left = encode(delivery), max(delivery.until - now, _LEAST_LIFE_MS)
-            new.append(NewMessage(body, left + BURIED_MS, min(round(wait * 1000), left)))
-            size += len(body)
-            if size >= _AGAIN_BYTES or number == len(deliveries):
-                await put(self.messages, retry_queue(delivery.project), *new)
-                await asyncio.sleep(0)
-                new, size = [], 0
 
     def _note_attempt(self, delivery: Delivery, subscription: Subscription, result: Result) -> None:
         answer = result.answer

@@ -17,18 +17,16 @@ from zaqar_lite.domain.errors import Invalid, NotFound
 from zaqar_lite.domain.ids import Marker, format_marker, is_message_id, parse_marker
 from zaqar_lite.domain.limits import Limits, page_limit
 from zaqar_lite.domain.models import ListQuery, Message, QueueRef
-from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.subscriptions import Subscription
+from zaqar_lite.service.background import LoggedErrors
 from zaqar_lite.service.delivery.attempt import DeliveryOutcome, DeliverySender, Result
 from zaqar_lite.service.delivery.outbox import (
-    BURIED_MS,
     Delivery,
     OutboxMessage,
     decode_delivery,
+    deliver_later,
     encode,
     failed_queue,
-    put,
-    retry_queue,
     trace_of,
 )
 from zaqar_lite.service.records import Kind
@@ -235,8 +233,9 @@ class DeliveryInspection:
         else:
             raise NotFound(f"There is no delivery and no message {delivery_id!r} (any more).")
         delivery.attempts, delivery.reason = 0, ""
-        await self._deliver_again([delivery])
-        await self.messages.delete(failed, ids, claim_ids=None)
+        await deliver_later(self.messages, [(delivery, 0.0)], self.clock.now_ms())
+        with LoggedErrors("a delivery that is tried again, and stays listed as failed"):
+            await self.messages.delete(failed, ids, claim_ids=None)
 
     async def replay(
         self,
@@ -270,21 +269,15 @@ class DeliveryInspection:
             looked, after = looked + len(page.messages), Marker(page.marker)
             size += sum(len(message.body) for message in page.messages)
             chosen = [
-                _entry(queue, message).to(subscription_id)
+                (_entry(queue, message).to(subscription_id), 0.0)
                 for message in page.messages
                 if (since is None or message.created_at >= since)
                 and (until is None or message.created_at < until)
             ]
-            await self._deliver_again(chosen)
+            await deliver_later(self.messages, chosen, self.clock.now_ms())
             count += len(chosen)
             if looked >= MOST_REPLAYED or size >= _MOST_BYTES:
                 return Replayed(count, format_marker(page.marker))
-
-    async def _deliver_again(self, deliveries: Sequence[Delivery]) -> None:
-        now = self.clock.now_ms()
-        new = [NewMessage(encode(one), one.until - now + BURIED_MS) for one in deliveries]
-        if new:
-            await put(self.messages, retry_queue(deliveries[0].project), *new)
 
     def doubt(self, subscriber: str | None) -> str | None:
         """Return what to warn of where nothing will be delivered to a subscriber."""

@@ -57,6 +57,9 @@ BURIED_MS = 46_800_000
 
 In an ordered queue they wait behind one that is tried again; all wait while no server runs.
 """
+LEAST_LIFE_MS = 1_000
+"""A delivery whose message expires sooner is not tried any more."""
+_LATER_BYTES = 1_048_576
 _NO_ID = "0" * 32
 
 
@@ -271,9 +274,31 @@ async def put(messages: MessageStore, queue: QueueRef, *new: NewMessage) -> None
     await messages.post(queue, new, client_id=CLIENT_ID, version=None)
 
 
+async def deliver_later(
+    messages: MessageStore, deliveries: Sequence[tuple[Delivery, float]], now: int
+) -> None:
+    """Have deliveries tried after so many seconds; about a mebibyte of them is put in one step.
+
+    One whose message expires before its next try comes then, to be reported as failed.
+    """
+    new: list[NewMessage] = []
+    size = 0
+    for number, (delivery, wait) in enumerate(deliveries, 1):
+        body, left = encode(delivery), max(delivery.until - now, LEAST_LIFE_MS)
+        new.append(NewMessage(body, left + BURIED_MS, min(round(wait * 1000), left)))
+        size += len(body)
+        if size >= _LATER_BYTES or number == len(deliveries):
+            await put(messages, retry_queue(delivery.project), *new)
+            await asyncio.sleep(0)
+            new, size = [], 0
+
+
 _BATCH = 100
-_MOST_AT_ONCE = 400
-"""Messages of an internal queue that one process works on."""
+_MOST_AT_ONCE, _MOST_BYTES = 400, 16_777_216
+"""Messages of an internal queue that one process works on, and bytes, after which it claims none.
+
+A claim of large messages has 8 MiB, and each message is in memory twice while it is delivered.
+"""
 _WAIT = 20.0
 _PAUSE = 1.0
 _GATHER = 0.01
@@ -295,7 +320,7 @@ class QueueWorker(BackgroundWorker):
     def __post_init__(self) -> None:
         self._work = Background("deliveries", self._begin_some, rest=_PAUSE)
         self._deleting = Background("deleting deliveries", self._delete_done, rest=_PAUSE)
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._under_way: dict[asyncio.Task[None], int] = {}
         self._done: list[str] = []
 
     def start(self) -> None:
@@ -314,14 +339,14 @@ class QueueWorker(BackgroundWorker):
     async def _begin_some(self) -> float:
         """Begin to act on what the queue has, or wait for it; answer the seconds to rest."""
         room = _MOST_AT_ONCE - len(self._under_way)
-        if room <= 0:
+        if room <= 0 or sum(self._under_way.values()) >= _MOST_BYTES:
             await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
             return 0.0
         found, rest = await self._claim(min(room, _BATCH))
         for message in found:
             task = asyncio.create_task(self._act(message))
-            self._under_way.add(task)
-            task.add_done_callback(self._under_way.discard)
+            self._under_way[task] = len(message.body)
+            task.add_done_callback(self._under_way.pop)
         return rest
 
     async def _claim(self, limit: int) -> tuple[Sequence[Message], float]:

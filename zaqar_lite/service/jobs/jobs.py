@@ -454,9 +454,8 @@ class _Run:
             await self.holder.hold(self.work, _HELD_MS)
         except RecordChanged:
             changed, version = await self.jobs.read(self._queue, job.act)
-            if changed is None or (changed.id, changed.holder) != (job.id, job.holder):
-                raise
-            if changed.state != "cancelled":
+            ours = job.id, job.holder, "cancelled"
+            if changed is None or (changed.id, changed.holder, changed.state) != ours:
                 raise
             job.state, job.ended_at, self.work.version = changed.state, changed.ended_at, version
             await self.work.save()
@@ -474,10 +473,8 @@ class _Run:
             size = min(size, limit)
         chooser = Chooser(order.filter, job.created_at)
         found, gone, cursor, is_end = await self._page(after, until, size, chooser)
-        now, any_state = (
-            self.holder.clock.now_ms(),
-            order.ids is not None or job.act is JobAct.REDRIVE,
-        )
+        now = self.holder.clock.now_ms()
+        any_state = order.ids is not None or job.act is JobAct.REDRIVE
         chosen: list[Message] = []
         slices = Slices()
         for one in found:
@@ -508,9 +505,8 @@ class _Run:
         job, chosen = self._job, look.chosen
         order = job.order
         if chosen and not order.dry_run:
-            bound = (
-                self.jobs.bulk.where_to(chosen, order) if job.act is JobAct.REDRIVE else Counter()
-            )
+            is_redrive = job.act is JobAct.REDRIVE
+            bound = self.jobs.bulk.where_to(chosen, order) if is_redrive else {}
             job.begin_step(len(chosen), look.cursor, bound)
         # A process that comes here late may have lost the job; what it did would not be counted.
         is_late = self.holder.clock.now_ms() > job.held_until - _HELD_MS // 2

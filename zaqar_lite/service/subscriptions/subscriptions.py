@@ -30,7 +30,6 @@ from zaqar_lite.domain.ids import is_message_id, new_message_id
 from zaqar_lite.domain.limits import Limits, page_limit
 from zaqar_lite.domain.metadata import MAX_ORDERED, ORDERED, SUBSCRIBED
 from zaqar_lite.domain.models import QueueRef, RecordBound
-from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.quotas import QuotaOf, unlimited
 from zaqar_lite.domain.subscriptions import (
     Secret,
@@ -42,7 +41,8 @@ from zaqar_lite.domain.subscriptions import (
 )
 from zaqar_lite.domain.topics import KIND as TOPIC
 from zaqar_lite.domain.topics import check_subscription, is_topic, name_of, path_of, queue_in
-from zaqar_lite.service.delivery.outbox import LEASE_MS, Delivery, encode, put, retry_queue
+from zaqar_lite.service.background import LoggedErrors
+from zaqar_lite.service.delivery.outbox import Delivery, deliver_later, encode
 from zaqar_lite.service.identity.trusts import MakeTrust, trusted
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.presigned_urls import PresignedUrls
@@ -135,13 +135,12 @@ class Confirmation:
             queue.project,
             queue.name,
             subscription.id,
-            f"{subscription.id}{subscription.token[:8]}",
+            subscription.confirmation_id,
             until,
             msgspec.Raw(encode(document)),
             kind=kind,
         )
-        ttl_ms = until - self.clock.now_ms() + LEASE_MS
-        await put(self.messages, retry_queue(queue.project), NewMessage(encode(delivery), ttl_ms))
+        await deliver_later(self.messages, [(delivery, 0.0)], self.clock.now_ms())
 
 
 @dataclass(eq=False, repr=False)
@@ -299,6 +298,7 @@ class Subscriptions:
                 await self._match_flags(queue, subscription_id)
         if new.subscriber != old.subscriber:
             await self._release_name(old)
+        if draft.subscriber is not None:  # also who could not be asked when this was changed
             await self._ask(new)
 
     async def delete(self, queue: QueueRef, subscription_id: str) -> None:
@@ -347,7 +347,8 @@ class Subscriptions:
 
         old, new = await self._change(queue, subscription_id, change)
         if old.confirmed and not new.confirmed and self.confirmations is not None:
-            await self.confirmations.tell_unsubscribed(new)
+            with LoggedErrors("telling a subscriber that it was unsubscribed"):
+                await self.confirmations.tell_unsubscribed(new)
 
     async def rotate_secret(self, queue: QueueRef, subscription_id: str) -> str:
         """Make a new secret and answer it; the one before signs, too, for another day.
@@ -454,10 +455,10 @@ class Subscriptions:
         return Held(self._names, old.queue.project, key, name, version)
 
     async def _release_name(self, old: Subscription, version: int | None = None) -> None:
-        """Release a name at a version, or at whichever it has."""
-        name = await self._name_held_by(old)
-        if name is not None and version in (None, name.version):
-            with suppress(RecordChanged):
+        """Release a name at a version, or at any; one that stays stands for nothing."""
+        with suppress(RecordChanged, Unavailable):
+            name = await self._name_held_by(old)
+            if name is not None and version in (None, name.version):
                 await name.delete()
 
     async def _find_by(
