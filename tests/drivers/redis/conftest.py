@@ -12,6 +12,7 @@ from tests.contract.subject import QueueUnderTest
 from tests.drivers.redis.inspection import raw
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import QueueRef, StoreOptions
+from zaqar_lite.storage.redis.messages import RedisMessageStore
 
 
 class Open(Protocol):
@@ -64,6 +65,15 @@ async def open_queue() -> AsyncIterator[Open]:
 async def queue(own_redis: services.RedisServer, client: Any, open_queue: Open) -> QueueUnderTest:
     """A new queue on the own server."""
     return await open_queue(f"{own_redis.url}?timeout=2")
+
+
+@pytest.fixture
+async def slotted(own_redis: services.RedisServer, client: Any, open_queue: Open) -> QueueUnderTest:
+    """A new queue whose operations register nothing for the sweep themselves, as in a cluster."""
+    queue = await open_queue(f"{own_redis.url}?timeout=2")
+    assert isinstance(queue.stores.messages, RedisMessageStore)
+    queue.stores.messages._connection.router.keep_to_slots()
+    return queue
 
 
 @pytest.fixture

@@ -26,7 +26,10 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.parametrize("script", ["register", "accept", "outbox_ack"])
-async def test_what_was_committed_is_answered(queue: QueueUnderTest, script: str) -> None:
+async def test_what_was_committed_is_answered(
+    queue: QueueUnderTest, slotted: QueueUnderTest, script: str
+) -> None:
+    queue = slotted if script == "register" else queue
     target = queue.named(f"{queue.ref.name}-dead")
     policy = target.as_dead_letter_queue(1)
     await exhaust(queue, "letter")
@@ -65,8 +68,9 @@ async def test_what_was_just_begun_ends_with_its_owner() -> None:
     assert task.cancelled()
 
 
-async def test_what_was_taken_before_a_letter_is_answered(queue: QueueUnderTest) -> None:
+async def test_what_was_taken_before_a_letter_is_answered(slotted: QueueUnderTest) -> None:
     """A letter is next, and the sweep can't be told of it: that is another call's affair."""
+    queue = slotted
     target = queue.named(f"{queue.ref.name}-dead")
     await queue.post("fresh")
     await queue.claim(1)
@@ -79,6 +83,8 @@ async def test_what_was_taken_before_a_letter_is_answered(queue: QueueUnderTest)
         claimed = await queue.claim(dead_letter=target.as_dead_letter_queue(2))
     assert texts(claimed.messages) == ["fresh", "behind"]
     assert claimed.more
+    with crash_before("register"), pytest.raises(Unavailable):
+        await queue.claim(dead_letter=target.as_dead_letter_queue(2))
     claimed = await queue.claim(dead_letter=target.as_dead_letter_queue(2))
     assert (texts(claimed.messages), claimed.moved) == ([], 1)
 

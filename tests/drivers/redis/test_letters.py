@@ -79,9 +79,10 @@ async def test_a_crash_at_any_step_is_finished_by_the_sweep(
 
 
 async def test_a_crash_after_the_claim_said_that_letters_come_is_noticed(
-    queue: QueueUnderTest, target: QueueUnderTest, client: Any
+    slotted: QueueUnderTest, client: Any
 ) -> None:
     """The queue is registered before anything is in its outbox, and not forgotten in between."""
+    queue, target = slotted, slotted.named(f"{slotted.ref.name}-dead")
     await exhaust(queue, "a")
     with pause_before(Runner, "register_now") as pause:
         claiming = asyncio.create_task(queue.claim(dead_letter=target.as_dead_letter_queue(1)))
@@ -96,9 +97,10 @@ async def test_a_crash_after_the_claim_said_that_letters_come_is_noticed(
 
 
 async def test_a_sweep_right_after_the_registration_comes_again_soon(
-    queue: QueueUnderTest, target: QueueUnderTest, client: Any
+    slotted: QueueUnderTest, client: Any
 ) -> None:
     """It has found nothing yet; the letters come behind its back, and their claim dies."""
+    queue, target = slotted, slotted.named(f"{slotted.ref.name}-dead")
     await exhaust(queue, "a")
     policy = target.as_dead_letter_queue(1)
     with pause_after(Runner, "register_now") as pause, crash_before("accept"):
@@ -154,8 +156,9 @@ async def test_what_a_settlement_left_is_finished_by_the_sweep(
 
 
 async def test_a_registration_serves_for_five_seconds_and_no_longer(
-    queue: QueueUnderTest, target: QueueUnderTest
+    slotted: QueueUnderTest,
 ) -> None:
+    queue, target = slotted, slotted.named(f"{slotted.ref.name}-dead")
     await reject(queue, target, "a")
     queue.advance(3 * SECOND)
     with crash_before("register"):
@@ -372,6 +375,7 @@ async def test_an_acknowledgement_behind_another_leaves_later_letters(
     assert await outbox.acknowledge(queue.ref, letters[:1]) == 2
     assert await outbox.acknowledge(queue.ref, letters[:2]) == 1
     assert client.lrange(keys.key("outbox"), 0, -1) == letters[2:]
+    queue.advance(3 * SECOND)
     await swept(queue)
     assert len(await target.listed()) == 1
 
@@ -384,3 +388,12 @@ async def test_an_outbox_message_on_its_way_lives_as_long_as_it_would_where_it_g
         await queue.post(with_note(new("a", ttl=MINUTE), target, ttl=DAY))
         ends = client.pexpiretime(keys_of(queue.ref).key("outbox"))
     assert ends >= queue.stores.clock.now_ms() + DAY - MINUTE
+
+
+async def test_numbers_of_letters_are_kept_as_long_as_their_target_compares_them(
+    queue: QueueUnderTest, target: QueueUnderTest, client: Any
+) -> None:
+    """Else a clock that was set back makes a letter a repeat of an earlier one, and it is lost."""
+    await target.arrived(await reject(queue, target, "a"), 1)
+    state, brought = keys_of(queue.ref).key("state"), keys_of(target.ref).key("brought")
+    assert client.pexpiretime(state) >= client.pexpiretime(brought)

@@ -212,14 +212,10 @@ async def test_the_soonest_of_the_letters_that_come_together_is_told(
     store = queue.stores.messages
     assert isinstance(store, RedisMessageStore)
     router = store._connection.router
-    await queue.move(target, "0" * 32)  # registers the queue with the sweep
-    armed_until = store._runner.armed_until(queue.ref)
     for delay in (HOUR, 2_000):
         (posted_id,) = await queue.post("a", ttl=2 * HOUR)
-        policy = policy_words(
-            queue.ref, RetryPolicy(DeadLetter(target.ref, ttl_ms=2 * HOUR)), armed_until
-        )
-        words = ["", delay, "", *policy, bytes.fromhex(posted_id)]
+        retries = RetryPolicy(DeadLetter(target.ref, ttl_ms=2 * HOUR))
+        words = ["", delay, "", "", *policy_words(queue.ref, retries), bytes.fromhex(posted_id)]
         await router.run("move", keys_of(queue.ref), *words)
     await store._outbox.drain(queue.ref)
     await until(lambda: heard == [0])

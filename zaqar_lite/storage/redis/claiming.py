@@ -81,33 +81,24 @@ class Claiming(MessageStore):
     async def _take(self, queue: QueueRef, claim_id: str | None, request: ClaimRequest) -> Claimed:
         """Take messages, mostly in one step: another goes on where large ones filled it.
 
-        So does one more if a step finds dead letters: the sweep must know of the queue before a
-        letter leaves it, so that a crash loses none. The answer has what was taken even if a later
-        step fails; but a claim that may hold what nobody is told is ended as a whole.
+        The answer has what was taken even if a later step fails; but a claim that may hold what
+        nobody is told is ended as a whole.
         """
         messages: list[Message] = []
-        moved, is_armed, limit = 0, False, min(request.limit, MAX_CLAIMED)
-        size = 0
+        moved, size, limit = 0, 0, min(request.limit, MAX_CLAIMED)
         while True:
             left = replace(request, limit=limit - len(messages))
             try:
-                status, now, some, count = await self._take_once(
+                status, some, count = await self._take_once(
                     queue, claim_id, left, room=MAX_PAGE_BYTES - size, again=bool(messages)
                 )
-                messages += some
-                moved += count
-                size += sum(len(message.body) for message in some)
-                if status == b"arm" and not is_armed:
-                    is_armed = True
-                    if not messages:
-                        await self._runner.arm(queue, now)
-                        continue
-                    if await self._runner.follow_ups.run(self._runner.arm(queue, now)):
-                        continue
             except (Unavailable, QueueChanged) as exc:
                 if not messages or (claim_id and isinstance(exc, InDoubt)):
                     raise
                 return Claimed(claim_id, messages, moved, True)
+            messages += some
+            moved += count
+            size += sum(len(message.body) for message in some)
             is_over = len(messages) >= limit or size >= MAX_PAGE_BYTES
             if status != b"full" or not some or is_over:
                 return Claimed(claim_id if messages else None, messages, moved, status != b"ok")
@@ -120,8 +111,8 @@ class Claiming(MessageStore):
         *,
         room: int,
         again: bool,
-    ) -> tuple[bytes, int, list[Message], int]:
-        """Take messages in one step; return its status, its instant, and how many it moved.
+    ) -> tuple[bytes, list[Message], int]:
+        """Take messages in one step; return its status, them, and how many others it moved.
 
         Their bodies end with `room` bytes. `again` says that the claim may already hold messages.
         """
@@ -131,7 +122,7 @@ class Claiming(MessageStore):
             "" if request.version is None else request.version,
             b"" if claim_id is None else bytes.fromhex(claim_id),
             request.limit,
-            *policy_words(queue, request.retries, self._runner.armed_until(queue)),
+            *policy_words(queue, request.retries),
             request.ttl_ms,
             request.grace_ms,
             _MODES[request.delay_mode],
@@ -140,6 +131,7 @@ class Claiming(MessageStore):
             "1" if again else "",
             room,
             is_long=request.limit > FEW_TAKEN,
+            has_policy=True,
         )
         status, now, examined, moved, instant = reply[:5]
         self.examined += examined
@@ -158,7 +150,7 @@ class Claiming(MessageStore):
             )
         except Unavailable as exc:  # the claim was made, and nobody will know it
             raise InDoubt(exc.shown, detail=str(exc)) from exc
-        return status, now, messages, moved
+        return status, messages, moved
 
     async def settle(
         self,
@@ -200,20 +192,17 @@ class Claiming(MessageStore):
         left = [number for number, one in enumerate(ids) if is_message_id(one)]
         policy = RetryPolicy(DeadLetter(move.target, ttl_ms=move.ttl_ms))
         while left:
-            status, now, *moved = await self._runner.run(
+            _, _, done, *letters = await self._runner.run(
                 queue,
                 "move",
                 "",
                 move.delay_ms,
                 "1" if move.reset else "",
-                *policy_words(queue, policy, self._runner.armed_until(queue)),
+                *policy_words(queue, policy),
                 *(bytes.fromhex(ids[number]) for number in left[:_MOVED]),
                 is_long=True,
+                has_policy=True,
             )
-            if status == b"arm":
-                await self._runner.arm(queue, now)
-                continue
-            done, *letters = moved
             for number, letter in zip(left, done, strict=False):
                 outcomes[number] = _OUTCOMES[letter]
             left = left[len(done) :]
@@ -235,20 +224,18 @@ class Claiming(MessageStore):
         Return a code for each of the first messages, how many were moved, and whether there are
         more.
         """
-        words = (
+        _, instant, moved, outcomes, more, letters = await self._runner.run(
+            queue,
+            "settle",
             "" if version is None else version,
             bytes.fromhex(claim_id) if is_claim_id(claim_id) else NO_CLAIM,
             "1" if whole else "",
+            *policy_words(queue, retries),
+            *pack_settlements(settlements),
+            repeatable=whole,
+            is_long=len(settlements) > FEW_TAKEN,
+            has_policy=True,
         )
-        packed = pack_settlements(settlements)
-        while True:
-            policy = policy_words(queue, retries, self._runner.armed_until(queue))
-            every, long = (*words, *policy, *packed), len(settlements) > FEW_TAKEN
-            reply = await self._runner.run(queue, "settle", *every, repeatable=whole, is_long=long)
-            if reply[0] != b"arm":
-                break
-            await self._runner.arm(queue, reply[1])
-        _, instant, moved, outcomes, more, letters = reply
         await self._runner.register(queue, instant)
         if moved:
             self._outbox.begin_to_drain(queue, letters)

@@ -11,12 +11,12 @@ A move crosses slots, so it takes three steps, each atomic and each safe to repe
 What posts bring along leaves through the same outbox.
 
 A claim, pop or move that caused step 1 does 2 and 3 before it answers, unless the target's node is
-away or slow; a settlement begins them and answers. The queue was registered with the sweep before
-step 1 (the script insists), so after a crash any process's sweep drains the outbox. One
-registration serves for five seconds: while the `armed` of the queue's state is to come, each visit
-of the sweep is followed by another. Where all keys are on one server, step 1 registers the queue
-too, so that a sweep looks after two seconds; a cluster's other node can't be reached from the
-script, so there a letter that a crash left behind may wait for the rest of those seconds.
+away or slow; a settlement begins them and answers. After a crash any process's sweep drains the
+outbox, because it knows of the queue. Where all keys are on one server, step 1 registers the queue,
+and a sweep looks after two seconds. A cluster's other nodes can't be reached from the script, so
+there the queue is registered before step 1 (the script insists: 'arm'). That serves for five
+seconds: while the `armed` of the queue's state is to come, each visit of the sweep is followed by
+another.
 
 The script of a settlement answers the letters that it put into an empty outbox, so that nobody need
 read them. Letters of a source must arrive in the order of their numbers: where others are before

@@ -206,9 +206,7 @@ class Posting(MessageStore):
                 return await batch.posted(int.from_bytes(first, "big"))
             if status == b"repeated":
                 return [Posted(one, duplicate=True) for one in read_ids(*rest)]
-            if status == b"arm":
-                await self._runner.register_now(queue, *rest)
-            elif status == b"known" or (keys and not is_looked_up):  # known keys take no room
+            if status == b"known" or (keys and not is_looked_up):  # known keys take no room
                 is_looked_up = True
                 known = await self._leave_out_known(queue, batch, batch_key)
             elif status == b"full":

@@ -37,22 +37,31 @@ class Runner:
         *words: str | bytes | int,
         repeatable: bool = False,
         is_long: bool = False,
+        has_policy: bool = False,
     ) -> Any:  # noqa: ANN401 - a reply is what the script made it
         """Run a script on a queue, and repeat it while it only caught up with what was due.
 
         A long one waits for its turn. If a post in parts is in progress, that is completed first.
+        If dead letters or outbox messages are about to leave, and the script can't register the
+        queue for the sweep itself, that is done before. A script that `has_policy` is told behind
+        its third word until when the sweep is sure to come.
 
         Raises:
             QueueChanged: the script found the record at another version.
         """
         keys, long_for = keys_of(queue), queue.project if is_long else None
         while True:
+            given = words
+            if has_policy:
+                given = *words[:3], self._armed.get(queue, ""), *words[3:]
             reply = await self.router.run(
-                operation, keys, *words, repeatable=repeatable, long_for=long_for
+                operation, keys, *given, repeatable=repeatable, long_for=long_for
             )
             status = reply[0]
             if status == b"busy":
                 await self._complete(queue)
+            elif status == b"arm":
+                await self._arm(queue, reply[1])
             elif status == b"changed":
                 raise queue_changed(queue)
             elif status != b"again" or len(reply) != 3:
@@ -123,11 +132,7 @@ class Runner:
         tag = keys_of(queue).tag
         await self.router.run("register", EVERYWHERE, tag, instant, repeatable=True)
 
-    def armed_until(self, queue: QueueRef) -> int:
-        """Until when the sweep surely visits a queue, so that letters may leave it; or 0."""
-        return self._armed.get(queue, 0)
-
-    async def arm(self, queue: QueueRef, now: int) -> None:
+    async def _arm(self, queue: QueueRef, now: int) -> None:
         """Register a queue whose script asked for it at `now`, before letters leave it."""
         await self.register_now(queue, now)
         if len(self._armed) >= _MOST_ARMED:
@@ -135,21 +140,13 @@ class Runner:
         self._armed[queue] = now + ARMED_MS
 
 
-def policy_words(
-    queue: QueueRef, retries: RetryPolicy, armed_until: int = 0
-) -> tuple[str | int | bytes, ...]:
+@lru_cache(maxsize=1_000)
+def policy_words(queue: QueueRef, retries: RetryPolicy) -> tuple[str | int | bytes, ...]:
     """Return the policy of a queue as arguments.
-
-    Until `armed_until` the sweep is sure to visit the queue, so dead letters may leave it.
 
     Raises:
         Unsupported: the queue is to keep its dead letters itself.
     """
-    return armed_until or "", *_policy(queue, retries)
-
-
-@lru_cache(maxsize=1_000)
-def _policy(queue: QueueRef, retries: RetryPolicy) -> tuple[str | int | bytes, ...]:
     delays, jitter = _pack_backoff(retries.backoff)
     letter = retries.dead_letter
     if letter is None:

@@ -71,8 +71,8 @@ class Sweeper:
         retries = None
         try:
             retries = await retries_of(queue)
-            words = policy_words(queue, retries)
-            reply = await self._runner.run(queue, "sweep", "", "", budget, *words)
+            words = "", "", budget, *policy_words(queue, retries)
+            reply = await self._runner.run(queue, "sweep", *words, has_policy=True)
         except (Unavailable, Unsupported, Fault) as exc:  # a fault may be of this queue alone
             is_policy = retries is None and isinstance(exc, Unavailable)
             if is_policy and await self._is_reached(queue):  # so the store of policies is away

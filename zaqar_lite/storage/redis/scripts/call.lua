@@ -137,8 +137,13 @@ local function schedule(at)
   return 0
 end
 
--- Let the sweep look soon whether the outbox was emptied: its process may end before it has done so.
+-- Let the sweep look soon whether the outbox was emptied: its process may end before it has done so. The numbers
+-- of letters go on from the last one, whatever the clock does, as long as their target remembers it: a day.
 local function look_after_outbox()
+  if not life[N.armed] then
+    call('HSET', state, 'armed', 0)
+  end
+  keep(now + 86400000, {})
   if visits then
     schedule(now + 2000)
   end

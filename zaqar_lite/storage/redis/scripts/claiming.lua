@@ -40,8 +40,8 @@ local function sort(positions, taken, most)
 end
 
 -- Answers status and what was taken (positions, records, tracks), how many entries were examined, and how many
--- moved. 'more': the budget ended it; 'full': what it read did. 'arm': a dead letter was met, and the driver must
--- register the queue for the sweep before it is in the outbox.
+-- moved. 'more': the budget ended it, or a dead letter that must wait; 'full': what it read did. 'arm': such a letter
+-- was all that was met, and the driver must register the queue for the sweep before it is in the outbox.
 local function take()
   local limit = tonumber(ARGV[4])
   local spent, is_settled = lapse(BUDGET / 2)
@@ -69,18 +69,19 @@ local function take()
     moved = moved + #letters
     unfit = unfit + #gone.positions
     spent = spent + #gone.positions
+    is_unarmed = is_unarmed or must_arm
     if must_arm then
       arm()
-      status = 'arm'
-    elseif #positions == 0 then
+    end
+    if must_arm or #positions == 0 then
       break
     end
-    if status == 'ok' and #taken.positions < limit and (spent >= BUDGET or is_full(taken)) then
+    if #taken.positions < limit and (spent >= BUDGET or is_full(taken)) then
       status = is_full(taken) and 'full' or 'more'
     end
   end
   if is_unarmed then
-    status = 'arm'
+    status = #taken.positions > 0 and 'more' or 'arm'
   elseif status == 'ok' and #taken.positions < limit and not is_settled then
     status = 'more'
   end

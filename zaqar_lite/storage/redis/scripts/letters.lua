@@ -2,13 +2,13 @@
 -- ARGV: 5 until when the sweep is known to come to the queue ('' where it is not), 6 most claims, 7 most
 --       failures, 8 the dead-letter queue's tag ('' for none), 9 ttl of letters in ms ('' for what
 --       remains), 10 the source's name, 11 the delays after failures (6 bytes each), 12 jitter
--- The driver registered the queue after a call noted this instant. As long as it is to come, and what is
--- noted is no earlier one, each visit of the sweep is followed by another.
+-- Where the index of visits is in another server, the driver registered the queue after a call noted this
+-- instant. As long as it is to come, and what is noted is no earlier one, each visit is followed by another.
 local is_armed, most_claims, most_failures, target, letter_ttl, source_name, delays, jitter
 
 local function read_policy()
   local armed_until = tonumber(ARGV[5])
-  is_armed = armed_until and armed_until > now and tonumber(life[N.armed] or 0) >= armed_until
+  is_armed = visits or armed_until and armed_until > now and tonumber(life[N.armed] or 0) >= armed_until
   most_claims, most_failures = tonumber(ARGV[6]), tonumber(ARGV[7])
   target, letter_ttl, source_name = ARGV[8], tonumber(ARGV[9]), ARGV[10]
   delays, jitter = ARGV[11], tonumber(ARGV[12])
@@ -128,7 +128,7 @@ local function set_aside(rows, gone)
     return {}
   end
   local histories = histories_by(rows)
-  local seq, latest = take_positions(#rows), now + 60000
+  local seq, latest = take_positions(#rows), now
   local letters, bytes, start = {}, 0, letter_ttl and struct.pack('>I6I5', now + letter_ttl, letter_ttl)
   for i, row in ipairs(rows) do
     local record = row.record or call('HGET', messages, row.position)

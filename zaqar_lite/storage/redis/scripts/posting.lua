@@ -48,7 +48,7 @@ local function send(outgoing, first)
   if #outgoing == 0 then
     return
   end
-  local seq, letters, latest = take_positions(#outgoing), {}, now + 60000
+  local seq, letters, latest = take_positions(#outgoing), {}, now
   for i, word in ipairs(outgoing) do
     local number, at, size = struct.unpack('>I4I4H', word)
     local rest = word:sub(11 + size)
@@ -147,7 +147,7 @@ local function refusal(count, new_keys, has_outgoing)
       return {'many_keys', (oldest or now) - now}
     end
   end
-  if has_outgoing and tonumber(life[N.armed] or 0) < now + ARMED / 2 then
+  if has_outgoing and not visits and tonumber(life[N.armed] or 0) < now + ARMED / 2 then
     call('HSET', state, 'armed', now + ARMED)
     keep(now + 60000, {})
     return {'arm', now}
