@@ -283,14 +283,6 @@ async def test_says_which_encodings_of_a_body_are_read(
     assert (await api.http.get(path, headers=headers)).status_code == 200  # it has no body
 
 
-async def test_reads_a_compressed_body(api: Api) -> None:
-    path, headers = f"/v2/queues/{api.queue}/messages", {"Content-Encoding": "gzip"}
-    content = gzip.compress(b'{"messages": [{"body": 1}]}')
-    for _ in range(2):
-        assert (await api.http.post(path, content=content, headers=headers)).status_code == 201
-    assert [message["body"] for message in await api.browse()] == [1, 1]
-
-
 @pytest.mark.parametrize(
     "content",
     [

@@ -36,8 +36,7 @@ async def test_claims_ten_by_default_and_twenty_at_most(api: Api) -> None:
     await api.post(*({"body": n} for n in range(40)))
     assert len((await api.call("POST", "claims")).json()["messages"]) == 10
     assert len(await api.claim(20)) == 20
-    for limit in (0, -1, 21):
-        await api.expect(400, "POST", f"claims?limit={limit}", title="Invalid API request")
+    await api.expect(400, "POST", "claims?limit=21", title="Invalid API request")
 
 
 @pytest.mark.parametrize("document", [None, {}, {"ttl": None, "grace": None}, {"other": 1}])
@@ -336,4 +335,3 @@ async def test_a_ttl_counts_from_the_end_of_the_delay_where_the_queue_says_so(ap
     await api.post({"body": 1, "ttl": 60}, {"body": 2, "ttl": 60, "delay": 30})
     api.advance(630)
     assert [message["body"] for message in await api.claim()] == [1]
-    await api.expect(400, "PUT", "/v2/queues/x", {"_ttl_after_delay": 1})

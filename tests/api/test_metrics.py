@@ -42,12 +42,8 @@ async def scrape(api: Api, path: str = "/metrics") -> dict[str, float]:
 
 async def counted(api: Api, **wanted: float) -> dict[str, float]:
     """Scrape until a count of the queues shows what is wanted."""
-    deadline = time.monotonic() + 30
-    while True:
-        found = await scrape(api)
-        if all(found.get(f'zaqar_lite_{n}{{store="memory"}}') == v for n, v in wanted.items()):
-            return found
-        assert time.monotonic() < deadline, {k: v for k, v in found.items() if "store=" in k}
+    samples = {f'zaqar_lite_{name}{{store="memory"}}': value for name, value in wanted.items()}
+    return await until(lambda: scrape(api), lambda found: samples.items() <= found.items())
 
 
 async def settle(api: Api, message: dict[str, Any], document: dict[str, Any]) -> None:

@@ -54,24 +54,6 @@ async def test_the_routes_are_there_in_admin_mode_with_pooling_only(
         await api.expect(404, "GET", "/v2/flavors")
 
 
-async def test_a_pool_is_shown_as_upstream_does(pools: Pools) -> None:
-    api = pools.api
-    document = {"uri": "redis://localhost:1/0", "weight": 7, "options": {"page": 1}}
-    await api.expect(201, "PUT", "/v2/pools/one", document)
-    shown = {
-        "href": "/v2/pools/one",
-        "name": "one",
-        "flavor": None,
-        "uri": "redis://localhost:1/0",
-        "weight": 7,
-    }
-    assert (await api.call("GET", "/v2/pools/one")).json() == shown
-    detailed = (await api.call("GET", "/v2/pools/one?detailed=true")).json()
-    assert detailed == {**shown, "options": {"page": 1}}
-    changed = await api.call("PATCH", "/v2/pools/one", {"weight": 0, "unknown": 1})
-    assert changed.json() == {**shown, "weight": 0}
-
-
 async def test_a_uri_of_no_driver_is_refused_without_its_password(pools: Pools) -> None:
     uri = "kafka://me:secret@host/x"
     refused = await pools.api.call("PUT", "/v2/pools/one", {"uri": uri, "weight": 1})
@@ -445,14 +427,3 @@ async def check_name(pools: Pools, name: str) -> None:
     made = await api.call("PUT", flavor, {"pool_list": [name]})
     assert (made.status_code, made.headers["Location"]) == (201, flavor)
     assert (await api.call("GET", flavor)).json()["href"] == flavor
-
-
-async def test_queues_in_pools_outlive_the_server(make_api: MakeApi, tmp_path: Path) -> None:
-    settings = {**ADMIN, "store": f"embedded:{tmp_path}/home"}
-    async with make_api(**settings) as api:
-        await Pools(api, tmp_path).make("one")
-        await api.post({"body": 1})
-        queue = api.queue
-    async with make_api(**settings) as api:
-        api.queue = queue
-        assert [one["body"] for one in await api.browse()] == [1]

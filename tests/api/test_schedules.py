@@ -26,6 +26,7 @@ async def bodies(api: Api, count: int) -> list[Any]:
 
 
 async def test_a_schedule_is_made_shown_changed_and_ended(api: Api) -> None:
+    await api.expect(404, "POST", PATH + "/fire")
     made = await put(api, cron="30 2 * * *", time_zone="Europe/Berlin")
     assert (made["name"], made["queue"], made["body"]) == ("nightly", api.queue, {"report": 1})
     assert len(made["next"]) == 5
@@ -73,13 +74,6 @@ async def put_again(api: Api) -> None:
         "queue": "elsewhere", "body": 1, "at": "2099-01-01T00:00:00Z",
     })  # fmt: skip
     assert answer.status_code in (200, 201)
-
-
-async def test_a_name_that_is_none(api: Api) -> None:
-    document = {"queue": "q", "body": 1, "every": 60}
-    await api.expect(400, "PUT", "/v2/schedules/a%20b", document)
-    await api.expect(404, "PATCH", PATH, {"paused": True})
-    await api.expect(404, "POST", PATH + "/fire")
 
 
 @pytest.mark.parametrize(

@@ -7,18 +7,19 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.client.conftest import BOTH, MovableServer
-from tests.client.requests import counted
+from tests.client.requests import Around, counted
 from tests.server import ServerProcess
+from tests.waiting import until
 from zaqar_lite.client import AsyncClient, Claim, ClaimLost, Client, Unreachable
 from zaqar_lite.client.calls import Request, Response
 from zaqar_lite.client.claims import BaseClaim
 from zaqar_lite.client.steps import Sleep
-from zaqar_lite.client.transports import Transport
 
 pytestmark = pytest.mark.anyio
 
@@ -160,10 +161,7 @@ async def test_a_claim_is_renewed_in_the_background(
         assert claim.id is not None
         for _ in range(4):
             movable.advance(40)
-            for _ in range(1000):
-                if moving.get_claim(queue, claim.id).age < 40:
-                    break
-                await asyncio.sleep(0.02)
+            await until(partial(moving.get_claim, queue, claim.id), lambda held: held.age < 40)
         # 160 seconds have passed for the server on a claim of 60.
         assert claimable(moving, queue) == []
         assert [message.body for message in claim] == ["slow"]
@@ -276,12 +274,8 @@ async def test_an_async_loop_without_a_block_says_what_it_needs(
     assert [message.body async for message in async_client.claim(queue, limit=2)] == [1, 2]
     async for _ in async_client.claim(queue):
         break
-    for _ in range(500):
-        if not (await async_client.stats(queue)).claimed:
-            break
-        await asyncio.sleep(0.02)
-    stats = await async_client.stats(queue)
-    assert (stats.total, stats.claimed) == (1, 0)
+    stats = await until(lambda: async_client.stats(queue), lambda found: not found.claimed)
+    assert stats.total == 1
 
 
 def test_a_claim_is_not_silently_empty_before_it_was_made(client: Client, queue: str) -> None:
@@ -309,22 +303,19 @@ def test_the_blocks_own_error_is_not_hidden_by_a_server_that_is_gone(queue: str)
             client.ping()
 
 
-class Pausing:
+class Pausing(Around):
     """A transport that keeps each answer back until it may go on."""
 
-    def __init__(self, transport: Transport) -> None:
-        self.transport = transport
+    def __init__(self, transport: Any) -> None:
+        super().__init__(transport)
         self.answered = asyncio.Event()
         self.go_on = asyncio.Event()
 
     async def send(self, base: str, request: Request) -> Response:
-        answer: Response = await self.transport.send(base, request)
+        answer: Response = await super().send(base, request)
         self.answered.set()
         await self.go_on.wait()
         return answer
-
-    async def close(self) -> None:
-        await self.transport.close()
 
 
 async def test_cancelling_when_the_server_has_already_claimed_gives_the_messages_back(

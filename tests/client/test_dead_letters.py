@@ -6,15 +6,16 @@ import signal
 import subprocess
 import sys
 import textwrap
+from typing import Any
 
 import pytest
 
 from tests.client.conftest import MovableServer
+from tests.client.requests import Around
 from tests.proxy import OldServer
 from tests.server import ServerProcess
 from zaqar_lite.client import AsyncClient, Client, Message, NewMessage, NotFound, RawBody
 from zaqar_lite.client.calls import Request, Response
-from zaqar_lite.client.transports import Transport
 
 pytestmark = pytest.mark.anyio
 
@@ -171,6 +172,31 @@ def test_a_claim_that_lapses_between_post_and_delete_doubles_nothing(
         assert bodies_in(client, queue) == list(range(5))
 
 
+class WithoutJobs(Around):
+    """A transport to a server that knows no job any more when it is asked for one."""
+
+    def send(self, base: str, request: Request) -> Any:
+        if request.method == "GET" and "/redrives/" in request.path:
+            return Response(404, {}, b"{}")
+        return super().send(base, request)
+
+
+class Forgetful(Around):
+    """A transport under which the claim lapses right after the first post."""
+
+    def __init__(self, transport: Any, movable: MovableServer) -> None:
+        super().__init__(transport)
+        self._movable = movable
+        self._lapsed = False
+
+    def send(self, base: str, request: Request) -> Any:
+        answer = super().send(base, request)
+        if not self._lapsed and request.method == "POST" and request.path.endswith("/messages"):
+            self._lapsed = True
+            self._movable.advance(301)
+        return answer
+
+
 # Runs `client.redrive` in a process of its own, and sends it a signal after so many calls.
 REDRIVE = """
     import dataclasses, json, os, sys
@@ -277,41 +303,6 @@ def test_others_may_take_letters_while_a_function_chooses(
 
     assert client.redrive(dead, where=choose).moved == {queue: 49}
     assert seen == list(range(49))
-
-
-class WithoutJobs(Transport):
-    """A transport to a server that knows no job any more when it is asked for one."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-
-    def send(self, base: str, request: Request) -> Response:
-        if request.method == "GET" and "/redrives/" in request.path:
-            return Response(404, {}, b"{}")
-        answer: Response = self._transport.send(base, request)
-        return answer
-
-    def close(self) -> None:
-        self._transport.close()
-
-
-class Forgetful(Transport):
-    """A transport under which the claim lapses right after the first post."""
-
-    def __init__(self, transport: Transport, movable: MovableServer) -> None:
-        self._transport = transport
-        self._movable = movable
-        self._lapsed = False
-
-    def send(self, base: str, request: Request) -> Response:
-        answer: Response = self._transport.send(base, request)
-        if not self._lapsed and request.method == "POST" and request.path.endswith("/messages"):
-            self._lapsed = True
-            self._movable.advance(301)
-        return answer
-
-    def close(self) -> None:
-        self._transport.close()
 
 
 async def test_a_cancelled_async_redrive_leaves_each_letter_in_one_queue(

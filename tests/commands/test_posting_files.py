@@ -3,12 +3,11 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.commands.running import Run
+from tests.commands.running import ZAQAR, Run
 from tests.server import ServerProcess
 from zaqar_lite.client import Client
 
@@ -142,7 +141,6 @@ def test_standard_input_that_is_closed_holds_nothing(server: ServerProcess) -> N
 
 
 MESSAGES = int(os.environ.get("ZAQAR_TEST_BULK_MESSAGES", "200000"))
-ZAQAR = (sys.executable, "-m", "zaqar_lite.cli")
 
 
 def write(path: Path, count: int) -> None:

@@ -154,12 +154,6 @@ def test_a_file_that_holds_no_permission_is_refused(wrong: Wrong) -> None:
     assert "prints, a JSON object of project, paths, methods, expires, signature" in said
 
 
-def test_a_key_that_tells_no_project_is_said(wrong: Wrong, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ZAQAR_LITE_PROJECT")
-    said = wrong("queue", "list", "--access-key", "zq_1_2", code=1)
-    assert "name the project (--project), which the key does not tell" in said
-
-
 def test_a_file_that_is_no_yaml_is_refused_at_its_line(wrong: Wrong, tmp_path: Path) -> None:
     file = tmp_path / "queues.yaml"
     file.write_text("queues: [\n", encoding="utf-8")

@@ -18,31 +18,26 @@ async def fill(queue: QueueUnderTest) -> tuple[list[str], str]:
     return [*claimed, *delayed, *ready], claim_id
 
 
-async def test_a_purge_takes_messages_of_every_state_and_the_claims(
-    queue: QueueUnderTest,
+@pytest.mark.parametrize("forget", ["purge", "drop"])
+async def test_messages_of_every_state_go_with_their_claims_and_no_other_queues(
+    queue: QueueUnderTest, other: QueueUnderTest, forget: str
 ) -> None:
+    """A purge leaves the queue's record, and a drop takes it along."""
+    management = queue.stores.management
+    record, _ = await management.create_queue(queue.ref, {"a": 1}, max_queues=100)
     message_ids, claim_id = await fill(queue)
-    await queue.purge()
+    await other.post("b")
+    await getattr(queue, forget)()
+    assert await management.get_queue(queue.ref) == (record if forget == "purge" else None)
     assert await queue.bodies() == []
     assert not await queue.get(*message_ids)
     assert await queue.counts() == (0, 0, 0)
     with pytest.raises(NotFound):
         await queue.get_claim(claim_id)
+    assert await other.bodies() == ["b"]
     queue.advance(20 * MINUTE)
     await queue.sweep()
     assert await queue.bodies() == []
-
-
-async def test_a_purge_leaves_other_queues_and_the_record(
-    queue: QueueUnderTest, other: QueueUnderTest
-) -> None:
-    management = queue.stores.management
-    record, _ = await management.create_queue(queue.ref, {"a": 1}, max_queues=100)
-    await queue.post("a")
-    await other.post("b")
-    await queue.purge()
-    assert await other.bodies() == ["b"]
-    assert await management.get_queue(queue.ref) == record
 
 
 async def test_a_readers_marker_survives_a_purge(queue: QueueUnderTest) -> None:
@@ -51,26 +46,6 @@ async def test_a_readers_marker_survives_a_purge(queue: QueueUnderTest) -> None:
     await queue.purge()
     await queue.post("d")
     assert texts((await queue.page(after=page.marker)).messages) == ["d"]
-
-
-async def test_dropping_takes_all_and_the_record(
-    queue: QueueUnderTest, other: QueueUnderTest
-) -> None:
-    management = queue.stores.management
-    await management.create_queue(queue.ref, {}, max_queues=100)
-    message_ids, claim_id = await fill(queue)
-    await other.post("b")
-    await queue.drop()
-    assert await management.get_queue(queue.ref) is None
-    assert await queue.bodies() == []
-    assert not await queue.get(*message_ids)
-    assert await queue.counts() == (0, 0, 0)
-    with pytest.raises(NotFound):
-        await queue.get_claim(claim_id)
-    assert await other.bodies() == ["b"]
-    queue.advance(20 * MINUTE)
-    await queue.sweep()
-    assert await queue.bodies() == []
 
 
 async def test_dropping_what_is_not_there_is_no_error(queue: QueueUnderTest) -> None:

@@ -63,6 +63,5 @@ async def connection(host: Host) -> AsyncIterator[Connection]:
 
 @pytest.fixture(scope="module")
 def zaqar() -> Iterator[ServerProcess]:
-    server = ServerProcess("memory://").start()
-    yield server
-    server.close()
+    with ServerProcess("memory://") as server:
+        yield server

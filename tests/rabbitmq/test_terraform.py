@@ -16,6 +16,9 @@ from zaqar_lite.rabbitmq.topology import Anchor, Binding, Head, QueueType, Topol
 
 TERRAFORM = shutil.which("terraform") or shutil.which("tofu")
 MODULE = Path(exports.__file__).parent / "terraform"
+needs_terraform = pytest.mark.skipif(
+    TERRAFORM is None, reason="no terraform and no tofu on the PATH"
+)
 TOPOLOGIES = [
     Topology(1),
     Topology(4),
@@ -64,7 +67,7 @@ def run(directory: Path, *words: str) -> str:
     return done.stdout
 
 
-@pytest.mark.skipif(TERRAFORM is None, reason="no terraform and no tofu on the PATH")
+@needs_terraform
 def test_the_files_are_formatted(tmp_path: Path) -> None:
     shutil.copytree(MODULE, tmp_path / "module")
     run(tmp_path, "fmt", "-check", "-diff", "-recursive")
@@ -90,7 +93,7 @@ def wrong(place: Path, **given: object) -> str:
     return " ".join(str(refusal.value).replace("│", " ").split())
 
 
-@pytest.mark.skipif(TERRAFORM is None, reason="no terraform and no tofu on the PATH")
+@needs_terraform
 def test_terraform_refuses_what_python_refuses(tmp_path: Path) -> None:
     without_resources(tmp_path)
     with pytest.raises(Invalid, match="beyond RabbitMQ's ten years"):
@@ -101,7 +104,7 @@ def test_terraform_refuses_what_python_refuses(tmp_path: Path) -> None:
     assert "grows from fewer bits" in wrong(tmp_path, growing_from_bits=2, anchor="left")
 
 
-@pytest.mark.skipif(TERRAFORM is None, reason="no terraform and no tofu on the PATH")
+@needs_terraform
 def test_terraform_grows_in_the_stages_of_python(tmp_path: Path) -> None:
     """In the first stage the publishers' keys of fewer digits are still routed."""
     without_resources(tmp_path)
@@ -117,7 +120,7 @@ def test_terraform_grows_in_the_stages_of_python(tmp_path: Path) -> None:
     assert len(found) == len(kept | set(new.bindings))
 
 
-@pytest.mark.skipif(TERRAFORM is None, reason="no terraform and no tofu on the PATH")
+@needs_terraform
 def test_terraform_computes_what_python_computes(tmp_path: Path) -> None:
     without_resources(tmp_path)
     calls, outputs = {}, {}

@@ -13,7 +13,7 @@ from aio_pika.abc import AbstractConnection as Connection
 
 from tests.rabbitmq.conftest import Host
 from tests.rabbitmq.test_commands import delay
-from tests.rabbitmq.test_terraform import MODULE, TERRAFORM, run
+from tests.rabbitmq.test_terraform import MODULE, needs_terraform, run
 from tests.rabbitmq.traffic import collecting, publish_units
 from tests.services.terraform import rabbitmq_provider
 from zaqar_lite.rabbitmq import exports
@@ -21,7 +21,7 @@ from zaqar_lite.rabbitmq.topology import Topology
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.skipif(TERRAFORM is None, reason="no terraform and no tofu on the PATH"),
+    needs_terraform,
     pytest.mark.skipif("ZAQAR_TEST_ALL" not in os.environ, reason="minutes: tests/run --all"),
 ]
 OLD, GROWN = Topology(4), Topology(6, draining_bits=4)

@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import aio_pika
 from aio_pika.abc import AbstractConnection as Connection
@@ -15,8 +15,6 @@ from tests.waiting import until
 from zaqar_lite.rabbitmq.messages import DUE
 from zaqar_lite.rabbitmq.publisher import Publisher
 from zaqar_lite.rabbitmq.topology import Topology
-
-T = TypeVar("T")
 
 
 @dataclass
