@@ -385,27 +385,50 @@ def test_a_retry_is_written_down_and_so_is_what_is_rejected_without_a_place_to_g
             raise Retry(after=300) from error
 
     assert handle.run(client, until_empty=True).failed == 2
-    assert "has no place for dead letters" in caplog.text
+    assert "not as its handler decided" in caplog.text
     later, bad = (client.get_message(queue, one, details=True) for one in ids)
     assert [(one.failure_count, one.claim_id) for one in (later, bad)] == [(1, None)] * 2
     assert told(later) == [("failed", "ZeroDivisionError", None, 300)]
     assert told(bad) == [("failed", "bad_format", None, 600)]
 
 
-def test_a_delay_beyond_the_servers_limit_loses_nothing(
+def test_a_delay_beyond_the_servers_limit_is_a_failure_as_any_other(
     client: Client, queue: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    client.create_queue(queue, QueueOptions(max_failures=2, dead_letter_queue=f"{queue}-dead"))
     client.post(queue, 1)
     tries: list[object] = []
 
-    @worker(queue, batch=1)
+    @worker(queue, longest_pause=0.01)
     def handle(message: Message) -> None:
         tries.append(message.body)
-        if len(tries) == 1:
-            raise Retry(after=10**9)
+        if len(tries) < 5:  # four in vain end no test
+            raise Retry(after=10**9, reason="tomorrow")
 
-    assert handle.run(client, until_empty=True).processed == 1
-    assert "the delay must be between" in caplog.text
+    assert handle.run(client, until_empty=True).failed == 2
+    assert caplog.text.count("the delay must be between") == 2
+    (letter,) = client.list_dead_letters(f"{queue}-dead")
+    assert told(letter) == [("failed", "tomorrow", None, 0)] * 2
+
+
+@pytest.mark.parametrize("decision", [Retry(after=10**9), Retry(after=-1), Reject("bad_format")])
+def test_a_slot_pauses_where_the_message_comes_again_at_once(
+    client: Client, queue: str, decision: Exception
+) -> None:
+    """Neither so long a delay nor a dead letter is possible here."""
+    client.post(queue, 1)
+
+    @worker(queue, on_failure=lambda *_: handle.stop() if handle.stats.failed == 50 else None)
+    def handle(_: Message) -> None:
+        raise decision
+
+    ending = threading.Timer(1, handle.stop)
+    ending.start()
+    try:
+        handle.run(client)
+    finally:
+        ending.cancel()
+    assert handle.stats.failed < 25
 
 
 def test_what_succeeded_goes_with_a_failure_in_one_request(client: Client, queue: str) -> None:
@@ -500,4 +523,4 @@ async def test_a_server_that_cannot_settle_gets_its_messages_back_as_ever(
         assert tries == {1: 1, 2: 3, 3: 1}
         assert client.stats(queue).total == 0
         assert sum("/settle" in one for one in old.seen) == 1
-    assert caplog.text.count("is given back at the end of its claim") == 1
+    assert caplog.text.count("not as its handler decided") == 1

@@ -35,6 +35,7 @@ from zaqar_lite.client.endpoints.claims import ClaimOptions
 from zaqar_lite.client.errors import (
     BadRequest,
     ClaimLost,
+    NoDeadLetters,
     QueueNotFound,
     Refused,
     Unreachable,
@@ -43,7 +44,7 @@ from zaqar_lite.client.errors import (
 )
 from zaqar_lite.client.long_polling import Connection
 from zaqar_lite.client.models import Message
-from zaqar_lite.client.settlements import MAX_DETAIL, MAX_REASON, NO_TARGET, Act, Settlement, cut
+from zaqar_lite.client.settlements import MAX_DETAIL, MAX_REASON, Act, Settlement, cut
 from zaqar_lite.client.steps import Do, Sleep, Steps
 from zaqar_lite.client.termination import stopping_on_signals
 from zaqar_lite.client.time_limit import limited, limited_async, stack_of
@@ -274,24 +275,23 @@ class Worker:
         slots = range(self.options.concurrency)
         self._slots = [_Slot(self, client, turn, call) for _ in slots]
 
-    def give_back(self, claim: BaseClaim, message: Message, error: Exception) -> Steps[None]:
-        """Settle a message whose handler raised; on a server that cannot, skip it."""
-        if not claim._client.settles:
-            claim.skip(message)
-            return
-        settlement = outcome_of(message, error, report=self.options.report_errors)
-        try:
-            (result,) = yield from claim._settle_now(settlement)
-            if result.outcome == NO_TARGET:
-                text = "%s was rejected, but %s has no place for dead letters: it comes again"
-                LOG.warning(text, message.id, self.queue)
-                again = dataclasses.replace(settlement, act=Act.RELEASE, failed=True)
-                (result,) = yield from claim._settle_now(again)
-            result.check()
-        except (Unsupported, BadRequest) as refusal:
-            text = "%s of %s is given back at the end of its claim, without delay or reason: %s"
-            LOG.warning(text, message.id, self.queue, refusal)
-            claim.skip(message)
+    def give_back(self, claim: BaseClaim, message: Message, error: Exception) -> Steps[bool]:
+        """Settle a message whose handler raised; return whether as the handler decided.
+
+        What the server refuses becomes a failure as any other, or is released with the claim.
+        """
+        decided = outcome_of(message, error, report=self.options.report_errors)
+        failure = dataclasses.replace(decided, act=Act.RELEASE, delay=None, failed=True)
+        for settlement in (decided, failure):
+            try:
+                if claim._client.settles:
+                    (yield from claim._settle_now(settlement))[0].check()
+                    return settlement is decided
+            except (Unsupported, NoDeadLetters, BadRequest) as refusal:
+                text = "%s of %s comes again, but not as its handler decided: %s"
+                LOG.warning(text, message.id, self.queue, refusal)
+        claim.skip(message)
+        return False
 
     def _call(self, claim: BaseClaim, message: Message) -> None:
         if (limit := self.options.time_limit) is None:
@@ -417,19 +417,20 @@ class _Slot:
             except Exception as error:  # noqa: BLE001 - the handler's, whatever it is
                 self._failures += 1
                 self._worker.handler_failed(message, error)
-                yield from self._worker.give_back(claim, message, error)
-                yield Sleep(self._pause(error), self.stopped)
+                obeyed = yield from self._worker.give_back(claim, message, error)
+                yield Sleep(self._pause(error, obeyed=obeyed), self.stopped)
             else:
                 self._failures = 0
                 claim.done(message)
                 self._worker.count(processed=1)
 
-    def _pause(self, error: Exception) -> float:
+    def _pause(self, error: Exception, *, obeyed: bool) -> float:
         """Return the seconds to wait after a failure.
 
-        Where the handler said what becomes of the message there is nothing to wait for.
+        Where the message becomes what the handler decided there is nothing to wait for.
         """
-        if isinstance(error, Reject) or (isinstance(error, Retry) and error.after):
+        later = isinstance(error, Retry) and (error.after or 0) > 0
+        if obeyed and (later or isinstance(error, Reject)):
             return 0
         longest: float = min(self._worker.options.longest_pause, 0.5 * 2 ** min(self._failures, 16))
         return random.uniform(0, longest)  # noqa: S311 - jitter, not a secret
