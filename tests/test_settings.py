@@ -112,6 +112,8 @@ def test_a_setting_of_earlier_releases_is_passed_over_with_a_warning(
             ["clock_offset_file"],
         ),
         ({"ZAQAR_LITE_SIGNED_URL_SECRET_KEY": "k" * 31}, ["signed_url_secret_key", "31", "32"]),
+        ({"ZAQAR_LITE_SIGNED_URL_KEYS__A": "k" * 32}, ["signed_url_key_file", "environment"]),
+        ({"ZAQAR_LITE_SMTP_PASSWORD": "k" * 32}, ["smtp_password", "smtp_url says it now"]),
         ({"ZAQAR_LITE_CONFIG": "/does/not/exist"}, ["/does/not/exist"]),
         (
             {"ZAQAR_LITE_STORE_OPTIONS": "x", "ZAQAR_LITE_STORE_OPTIONS__Y": "1"},
@@ -155,11 +157,9 @@ SECRET = "not to be seen in any message, at all"
         ({"gateway_secret": " ", "host": "192.0.2.1"}, "names nothing"),
         ({"gateway_secret": ",", "host": "192.0.2.1"}, "names nothing"),
         ({"gateway_names": ","}, "names nothing"),
-        ({"signed_url_keys": {"a": "short"}}, "signed_url_keys.a has 5 bytes"),
-        ({"signed_url_keys": {"a": SECRET, "b": SECRET}}, "signed_url_key_id"),
-        ({"signed_url_keys": {"a": SECRET}, "signed_url_key_id": "x"}, "has no 'x'"),
-        ({"signed_url_keys": {"a.b": SECRET}}, "'a.b' is no id"),
-        ({"signed_url_keys": {"": SECRET}}, "'' is no id"),
+        ({"signed_url_secret_key": "short"}, "signed_url_secret_key has 5 bytes"),
+        ({"signed_url_key_file": "/nowhere"}, "signed_url_key_file /nowhere can't be read"),
+        ({"require_confirmation": True}, "signed_url_key_file"),
     ],
 )
 def test_says_what_does_not_go_together(overrides: dict[str, Any], words: str) -> None:
@@ -203,7 +203,8 @@ def test_knows_a_loopback_address(host: str, loopback: bool) -> None:
 def test_does_not_show_the_secret_key() -> None:
     settings = load(environment={"ZAQAR_LITE_SIGNED_URL_SECRET_KEY": "hush" * 8})
     assert "hush" not in repr(settings)
-    assert SECRET not in repr(load(environment={}, overrides={"signed_url_keys": {"a": SECRET}}))
+    mail = {"smtp_url": f"smtp://me:{SECRET}@mail", "smtp_sender": "a@b.org"}
+    assert SECRET not in repr(load(environment={}, overrides=mail))
     with pytest.raises(ConfigurationError) as caught:
         load(environment={"ZAQAR_LITE_SIGNED_URL_SECRET_KEY": "hush"})
     assert "hush" not in str(caught.value)

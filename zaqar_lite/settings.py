@@ -146,13 +146,10 @@ class Settings(BaseModel):
         repr=False,
         description="Key of 32 bytes or more that signs pre-signed URLs; there are none without.",
     )
-    signed_url_keys: dict[str, str] = Field(
-        {},
-        repr=False,
-        description="Keys that sign pre-signed URLs, by their ids; each of them verifies.",
-    )
-    signed_url_key_id: str | None = Field(
-        None, description="Id of the key that signs; needed if there are several."
+    signed_url_key_file: Path | None = Field(
+        None,
+        description="Keys of pre-signed URLs with ids: a file of lines ID:KEY, the current one "
+        "first; all of them verify.",
     )
     client_id_uuid_safe: Literal["strict", "off"] = Field(
         "strict", description="Whether a Client-ID must be a UUID."
@@ -177,16 +174,13 @@ class Settings(BaseModel):
         description="Networks (10.1.0.0/16, 10.1.2.3/32:8080) and host names that webhooks may "
         "reach although they are not public; comma list.",
     )
-    smtp_host: str | None = Field(
-        None, description="Mail server for mailto: subscribers; without it no mail is sent."
-    )
-    smtp_port: int = Field(587, ge=1, le=65_535, description="Port of the mail server.")
-    smtp_tls: Literal["starttls", "tls", "none"] = Field(
-        "starttls", description="Encryption of the connection to the mail server."
+    smtp_url: str | None = Field(
+        None,
+        repr=False,
+        description="Mail server for mailto: subscribers: smtp://USER:PASSWORD@HOST:PORT with "
+        "STARTTLS, smtps:// with TLS, smtp+plain:// with neither; without it no mail is sent.",
     )
     smtp_sender: str | None = Field(None, description="Sender address of all mails.")
-    smtp_username: str | None = Field(None, description="User name at the mail server.")
-    smtp_password: str | None = Field(None, repr=False, description="Password at the mail server.")
     websocket_port: int | None = Field(
         None, ge=1, le=65_535, description="Port for WebSockets alone, at /."
     )

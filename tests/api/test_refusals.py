@@ -310,7 +310,7 @@ REFUSED = (
                     ("http://host:22/", "port is 80"),
                     ("http://host:99999/", "no valid URL"),
                     ("trust+https://host/", "Keystone"),
-                    ("mailto:a@b.org", "smtp_host"),
+                    ("mailto:a@b.org", "smtp_url"),
                 )
             ),
             *(

@@ -11,6 +11,8 @@ import httpx
 import pytest
 
 from tests.api.conftest import CLIENT_ID, PROJECT, Api, MakeApi, signed_by
+from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.server.loading import load, signing_keys
 
 pytestmark = pytest.mark.anyio
 SECRET = "a secret key of at least 32 bytes"
@@ -105,10 +107,8 @@ async def test_can_not_sign_without_a_key_nor_without_a_body(make_api: MakeApi) 
         await api.expect(404, "GET", "messages", URL_Signature="x")
 
 
-KEYS = {
-    "old": "the old key, which has 32 bytes and more",
-    "new": "the new key, which has 32 bytes and more",
-}
+OLD = "old:the old key, which has 32 bytes and more"
+NEW = "new:the new key, which has 32 bytes and more"
 
 
 async def works(api: Api, shared: dict[str, Any]) -> bool:
@@ -124,28 +124,59 @@ async def test_keys_are_replaced_while_urls_are_in_use(make_api: MakeApi, tmp_pa
     async with make_api(**settings, signed_url_secret_key=SECRET) as api:
         plain = await share(api)
         queue = api.queue
-    both = {**settings, "signed_url_secret_key": SECRET, "signed_url_keys": KEYS}
-    async with make_api(**both, signed_url_key_id="old") as api:
+    file = tmp_path / "keys"
+    file.write_text(f"{OLD}\n{NEW}\n")
+    settings |= {"signed_url_key_file": file}
+    async with make_api(**settings, signed_url_secret_key=SECRET) as api:
         api.queue = queue
         old = await share(api)
         assert old["signature"].startswith("old.0.")
         assert [await works(api, one) for one in (plain, old)] == [True, True]
-    async with make_api(**both, signed_url_key_id="new") as api:
+    file.write_text(f"# the current one first\n{NEW}\n\n{OLD}")
+    async with make_api(**settings, signed_url_secret_key=SECRET) as api:
         api.queue = queue
         new = await share(api)
         assert [await works(api, one) for one in (plain, old, new)] == [True] * 3
         forged = {**new, "signature": new["signature"].replace("new.", "old.")}
         assert not await works(api, forged)
-    async with make_api(**settings, signed_url_keys={"new": KEYS["new"]}) as api:
+    file.write_text(NEW)
+    async with make_api(**settings) as api:
         api.queue = queue
         assert [await works(api, one) for one in (plain, old, new)] == [False, False, True]
 
 
-@pytest.mark.parametrize("keys", [{}, {"k": KEYS["new"]}])
-async def test_revokes_what_was_signed_for_one_queue(
-    make_api: MakeApi, keys: dict[str, str]
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "holds no key"),
+        ("# none", "holds no key"),
+        (f"{NEW}\nold:short", "Line 2"),
+        (NEW.partition(":")[2], "Line 1"),
+        (f"a.b:{SECRET}", "Line 1"),
+        (f":{SECRET}", "Line 1"),
+        (f"a:{SECRET}\na:{SECRET}", "Line 2"),
+    ],
+)
+def test_a_wrong_file_of_keys_is_refused_without_showing_it(
+    tmp_path: Path, text: str, words: str
 ) -> None:
-    async with make_api(signed_url_secret_key=SECRET, signed_url_keys=keys) as api:
+    file = tmp_path / "keys"
+    file.write_text(text)
+    settings = load(environment={}, overrides={"signed_url_key_file": file})
+    with pytest.raises(ConfigurationError, match=f"{words}.*") as refused:
+        signing_keys(settings)
+    assert SECRET not in str(refused.value)
+    assert str(file) in str(refused.value)
+
+
+@pytest.mark.parametrize("has_ids", [False, True])
+async def test_revokes_what_was_signed_for_one_queue(
+    make_api: MakeApi, tmp_path: Path, has_ids: bool
+) -> None:
+    file = tmp_path / "keys"
+    file.write_text(NEW)
+    more = {"signed_url_key_file": file} if has_ids else {}
+    async with make_api(signed_url_secret_key=SECRET, **more) as api:
         first = await share(api)
         other = (await api.call("POST", "/v2/queues/other/share", {})).json()
         assert await works(api, first)

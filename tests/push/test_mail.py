@@ -66,13 +66,8 @@ async def test_sends_a_mail_from_the_servers_own_sender(
 ) -> None:
     box, port = mailbox
     box.refuses = ["451 later"]
-    smtp = {
-        "smtp_host": "127.0.0.1",
-        "smtp_port": port,
-        "smtp_tls": "none",
-        "smtp_sender": "queue@example.org",
-    }
-    async with make_api(**smtp) as api:
+    url = f"smtp+plain://127.0.0.1:{port}"
+    async with make_api(smtp_url=url, smtp_sender="queue@example.org") as api:
         policy = {"minimum_delay": 0, "maximum_delay": 10}
         options = {"subject": "not this", "from": "not@me.org", "_retry_policy": policy}
         made = await api.call(
@@ -110,8 +105,8 @@ async def test_speaks_tls_with_a_mail_server_that_proves_who_it_is(
     )
     controller.start()
     try:
-        smtp = {"smtp_host": "127.0.0.1", "smtp_port": port, "smtp_sender": "queue@example.org"}
-        async with make_api(**smtp) as api:
+        url = f"smtp://127.0.0.1:{port}"
+        async with make_api(smtp_url=url, smtp_sender="queue@example.org") as api:
             subscription = {"subscriber": "mailto:a@b.org"}
             made = await api.call("POST", "subscriptions", subscription)
             await api.post({"body": 1})
@@ -124,7 +119,33 @@ async def test_speaks_tls_with_a_mail_server_that_proves_who_it_is(
 
 def test_needs_a_sender() -> None:
     with pytest.raises(ConfigurationError, match="smtp_sender"):
-        load(environment={}, overrides={"smtp_host": "mail"})
+        load(environment={}, overrides={"smtp_url": "smtp://mail"})
+
+
+@pytest.mark.parametrize(
+    ("url", "wanted"),
+    [
+        ("smtp://mail", ("smtp", "mail", 587, None, None)),
+        ("smtps://mail/", ("smtps", "mail", 465, None, None)),
+        ("smtp+plain://mail:2525", ("smtp+plain", "mail", 2525, None, None)),
+        ("smtp://me%40a.org:p%2F%3A%23@[::1]:25", ("smtp", "::1", 25, "me@a.org", "p/:#")),
+        ("smtp://me@mail", ("smtp", "mail", 587, "me", None)),
+        *((url, None) for url in ("mail", "mail:25", "http://mail", "smtp://", "smtp://mail:x")),
+        *((url, None) for url in ("smtp://me:secret#1@mail", "smtp://me:1?secret@mail")),
+        *((url, None) for url in ("smtp://mail/a", "smtp://[mail", "smtp://mail:70000")),
+    ],
+)
+def test_a_url_says_which_server_and_how_it_is_spoken_to(
+    url: str, wanted: tuple[object, ...] | None
+) -> None:
+    if wanted is not None:
+        scheme, host, port, username, password = wanted
+        assert Smtp.at(url, "a@b.org") == (scheme, host, port, "a@b.org", username, password)
+        assert "p/:#" not in repr(Smtp.at(url, "a@b.org"))
+        return
+    with pytest.raises(ConfigurationError, match="smtp_url") as refused:
+        Smtp.at(url, "a@b.org")
+    assert "secret" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +187,7 @@ async def test_the_address_is_read_from_the_url(
 ) -> None:
     box, port = mailbox
     check_subscriber(f"mailto:{address}", {})
-    mail = Mail(Smtp("127.0.0.1", port, "queue@example.org", tls="none"))
+    mail = Mail(Smtp.at(f"smtp+plain://127.0.0.1:{port}", "queue@example.org"))
     notification = Notification(f"mailto:{address}?to=x@good.org&bcc=y@good.org", {}, b"{}", {})
     assert await mail.send(notification) == Answer(200)
     assert box.recipients == [[recipient]]
@@ -176,7 +197,7 @@ async def test_a_stored_subscriber_that_is_no_address_is_refused(
     mailbox: tuple[Mailbox, int],
 ) -> None:
     box, port = mailbox
-    mail = Mail(Smtp("127.0.0.1", port, "queue@example.org", tls="none"))
+    mail = Mail(Smtp.at(f"smtp+plain://127.0.0.1:{port}", "queue@example.org"))
     answer = await mail.send(Notification("mailto:a%40evil.org%2Cb@good.org", {}, b"{}", {}))
     assert answer.refused
     assert box.recipients == []
@@ -201,7 +222,7 @@ async def test_a_mail_server_that_is_slow_at_each_command_has_one_time_for_all(
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        mail = Mail(Smtp("127.0.0.1", port, "queue@example.org", tls="none"))
+        mail = Mail(Smtp.at(f"smtp+plain://127.0.0.1:{port}", "queue@example.org"))
         sender = DeliverySender({"mailto": mail}, Clock(), has_ended=lambda _: False)
         one = Subscription("s", QueueRef("p", "q"), "mailto:a@b.org", 60, {}, 0, 0)
         delivery = Delivery("p", "q", "s", "m", 0, msgspec.Raw(b"{}"))

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from email.message import EmailMessage
 from typing import NamedTuple
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import aiosmtplib
 
-from zaqar_lite.domain.errors import Invalid
+from zaqar_lite.domain.errors import ConfigurationError, Invalid
 from zaqar_lite.domain.subscriptions import mail_address
 from zaqar_lite.service.delivery.attempt import Answer, Notification, Transport
 
@@ -17,19 +17,51 @@ _LONGEST_SUBJECT = 200
 _COPIED = ("webhook-id", "webhook-timestamp", "webhook-signature")
 
 
-class Smtp(NamedTuple):
-    """The SMTP server and how it is spoken to; `tls` is 'starttls', 'tls' or 'none'."""
+_PORTS = {"smtp": 587, "smtps": 465, "smtp+plain": 25}
 
+
+class Smtp(NamedTuple):
+    """The SMTP server and how it is spoken to; `scheme` is one of `_PORTS`."""
+
+    scheme: str
     host: str
     port: int
     sender: str
-    tls: str = "starttls"
-    username: str | None = None
-    password: str | None = None
+    username: str | None
+    password: str | None
+
+    @classmethod
+    def at(cls, url: str, sender: str) -> "Smtp":
+        """The server of a URL, `SCHEME://USER:PASSWORD@HOST:PORT` with parts in percent-encoding.
+
+        Without a port it is the scheme's own: 587 with STARTTLS, 465 with TLS, 25 with neither.
+
+        Raises:
+            ConfigurationError: it is no such URL; shows nothing of it.
+        """
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host = None
+        if not host or parts.scheme not in _PORTS or any((parts.path.strip("/"), *parts[3:])):
+            raise ConfigurationError(
+                "smtp_url is no URL of a mail server: smtp://USER:PASSWORD@HOST:PORT is needed, or "
+                "smtps:// or smtp+plain://, with %40 for an @ in the password."
+            )
+        username, password = parts.username, parts.password
+        return cls(
+            parts.scheme,
+            host,
+            port or _PORTS[parts.scheme],
+            sender,
+            None if username is None else unquote(username),
+            None if password is None else unquote(password),
+        )
 
     def __repr__(self) -> str:
         """Show the server, not the account."""
-        return f"Smtp({self.host!r}, {self.port}, {self.sender!r}, {self.tls!r})"
+        return f"Smtp({self.scheme!r}, {self.host!r}, {self.port}, {self.sender!r})"
 
 
 class Mail(Transport):
@@ -53,8 +85,8 @@ class Mail(Transport):
                 port=smtp.port,
                 username=smtp.username,
                 password=smtp.password,
-                use_tls=smtp.tls == "tls",
-                start_tls=smtp.tls == "starttls",
+                use_tls=smtp.scheme == "smtps",
+                start_tls=smtp.scheme == "smtp",
                 timeout=_TIMEOUT,
             )
         except aiosmtplib.SMTPRecipientsRefused as exc:

@@ -8,7 +8,6 @@ they are read again, and those that can change while the server runs are applied
 import difflib
 import logging
 import os
-import re
 import time
 import tomllib
 from collections.abc import Mapping
@@ -24,6 +23,8 @@ from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.quotas import UNLIMITED
 from zaqar_lite.server import logs
 from zaqar_lite.server.tls import Certificate
+from zaqar_lite.service.key_files import read_key_file
+from zaqar_lite.service.presigned_urls import NO_ID
 from zaqar_lite.settings import Settings, comma_list
 
 if TYPE_CHECKING:
@@ -49,7 +50,14 @@ _GONE = frozenset(
     )
 )
 """Settings of earlier releases, whose defaults hold now; this release passes over them."""
-_KEY_ID = re.compile(r"[a-zA-Z0-9_-]{1,32}")
+_MOVED = {
+    "signed_url_keys": "signed_url_key_file",
+    "signed_url_key_id": "signed_url_key_file",
+    **dict.fromkeys(
+        ("smtp_host", "smtp_port", "smtp_tls", "smtp_username", "smtp_password"), "smtp_url"
+    ),
+}
+"""Settings of earlier releases, and the one that says it now: without it the server lacks it."""
 
 
 def load(
@@ -101,17 +109,29 @@ def _with_coordination_url(values: Mapping[str, Any]) -> Mapping[str, Any]:
     return _over({"store_options": {"coordination_url": rest.pop("coordination_url")}}, rest)
 
 
-def signing_keys(settings: Settings) -> tuple[dict[str, str], str | None]:
-    """The keys that verify pre-signed URLs, by their ids, and the id of the one that signs.
+def signing_keys(settings: Settings) -> Mapping[str, bytes]:
+    """The keys of pre-signed URLs by their ids: the first one signs, all of them verify.
 
-    signed_url_secret_key has the id '', and signs where there is no other.
+    signed_url_secret_key has no id, and is the last one.
+
+    Raises:
+        ConfigurationError: signed_url_key_file is wrong.
     """
-    keys = dict(settings.signed_url_keys)
-    current = settings.signed_url_key_id or next(iter(keys), None)
+    keys: dict[str, bytes] = {}
+    if settings.signed_url_key_file is not None:
+        keys |= read_key_file(
+            "signed_url_key_file",
+            settings.signed_url_key_file,
+            _signing_key,
+            f"{_SHORTEST_KEY} characters or more: openssl rand -hex 32",
+        )
     if settings.signed_url_secret_key is not None:
-        keys[""] = settings.signed_url_secret_key
-        current = current or ""
-    return keys, current
+        keys[NO_ID] = settings.signed_url_secret_key.encode()
+    return keys
+
+
+def _signing_key(text: str) -> bytes:
+    return text.encode() if len(text) >= _SHORTEST_KEY else b""
 
 
 def _check_gateways(settings: Settings) -> None:
@@ -146,6 +166,10 @@ def _checked(values: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     for name in values:
         if name in _GONE:
             logger.warning("the setting %s %s is one no more: its default holds", name, where)
+        elif name in _MOVED:
+            raise ConfigurationError(
+                f"The setting {name} {where} is one no more: {_MOVED[name]} says it now."
+            )
         elif name not in Settings.model_fields and name != "coordination_url":
             near = difflib.get_close_matches(name, Settings.model_fields, n=1)
             hint = f"did you mean {near[0]!r}?" if near else "the page `Settings` lists them all."
@@ -169,12 +193,17 @@ def _check_together(settings: Settings) -> None:
         UNLIMITED.changed(settings.quotas)
     except Invalid as exc:
         raise ConfigurationError(f"The setting quotas is wrong: {exc}") from None
-    _check_signing(settings)
-    if settings.smtp_host is not None and settings.smtp_sender is None:
-        raise ConfigurationError("smtp_host needs smtp_sender: the address that mails come from.")
-    if settings.require_confirmation and signing_keys(settings)[1] is None:
+    secret = settings.signed_url_secret_key
+    if secret is not None and len(secret.encode()) < _SHORTEST_KEY:
         raise ConfigurationError(
-            "require_confirmation needs signed_url_secret_key or signed_url_keys: requests to "
+            f"signed_url_secret_key has {len(secret.encode())} bytes; with fewer than "
+            f"{_SHORTEST_KEY} the signatures can be guessed. Make one: openssl rand -hex 32."
+        )
+    if settings.smtp_url is not None and settings.smtp_sender is None:
+        raise ConfigurationError("smtp_url needs smtp_sender: the address that mails come from.")
+    if settings.require_confirmation and not (secret or settings.signed_url_key_file):
+        raise ConfigurationError(
+            "require_confirmation needs signed_url_secret_key or signed_url_key_file: requests to "
             "confirm are signed."
         )
     if settings.is_loopback:
@@ -190,27 +219,6 @@ def _check_together(settings: Settings) -> None:
         raise ConfigurationError(
             "clock_offset_file is for tests: it is refused on an address that is not loopback."
         )
-
-
-def _check_signing(settings: Settings) -> None:
-    keys, current = signing_keys(settings)
-    for key_id, key in keys.items():
-        name = f"signed_url_keys.{key_id}" if key_id else "signed_url_secret_key"
-        if key_id in settings.signed_url_keys and not _KEY_ID.fullmatch(key_id):
-            raise ConfigurationError(
-                f"signed_url_keys: {key_id!r} is no id: 1 to 32 letters, digits, '_' and '-'."
-            )
-        if len(key.encode()) < _SHORTEST_KEY:
-            raise ConfigurationError(
-                f"{name} has {len(key.encode())} bytes; with fewer than {_SHORTEST_KEY} the "
-                "signatures can be guessed. Make one: openssl rand -hex 32."
-            )
-    if settings.signed_url_key_id is None and len(settings.signed_url_keys) > 1:
-        raise ConfigurationError(
-            "signed_url_keys has several: say by signed_url_key_id which signs."
-        )
-    if settings.signed_url_key_id is not None and current not in settings.signed_url_keys:
-        raise ConfigurationError(f"signed_url_key_id: signed_url_keys has no {current!r}.")
 
 
 def _check_identity(settings: Settings) -> None:

@@ -121,7 +121,7 @@ class Services:
             limit=limit_of("waiters"),
         )
         self.presigned_urls = PresignedUrls(
-            Keyring(*signing_keys(settings)),
+            Keyring(signing_keys(settings)),
             management,
             max_expires=limits.signed_url_max_expires,
         )
@@ -168,7 +168,7 @@ class Services:
             limits=limits,
             clock=clock,
             refused=refused_schemes(
-                mail=settings.smtp_host is not None, trusts=self.trusts is not None
+                mail=settings.smtp_url is not None, trusts=self.trusts is not None
             ),
             quota_of=self.quotas.of,
             left=(lambda _: None) if self.trusts is None else self.trusts.left,

@@ -30,8 +30,8 @@ def webhooks_and_mail(
     if trusts is not None:
         trusted = TrustedWebhooks(webhooks, trusts.token_of)
         transports |= {"trust+http": trusted, "trust+https": trusted}
-    if settings.smtp_host is not None:
-        transports["mailto"] = _mail(settings, settings.smtp_host)
+    if settings.smtp_url is not None:
+        transports["mailto"] = _mail(settings.smtp_url, settings.smtp_sender or "")
     return transports
 
 
@@ -63,20 +63,11 @@ class _Webhooks(Transport):
             await self._webhooks.close()
 
 
-def _mail(settings: Settings, host: str) -> Transport:
+def _mail(url: str, sender: str) -> Transport:
     try:
         from zaqar_lite.push.mail import Mail, Smtp  # noqa: PLC0415 - a library of its own
     except ModuleNotFoundError as exc:
         raise ConfigurationError(
-            f"smtp_host needs the Python package {exc.name!r}: pip install 'zaqar-lite[mail]'."
+            f"smtp_url needs the Python package {exc.name!r}: pip install 'zaqar-lite[mail]'."
         ) from exc
-    return Mail(
-        Smtp(
-            host,
-            settings.smtp_port,
-            settings.smtp_sender or "",
-            settings.smtp_tls,
-            settings.smtp_username,
-            settings.smtp_password,
-        )
-    )
+    return Mail(Smtp.at(url, sender))

@@ -27,7 +27,6 @@ store, bound to their project, kind and name.
 
 import asyncio
 import base64
-import binascii
 import json
 import logging
 import os
@@ -48,7 +47,6 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import (
-    ConfigurationError,
     Conflict,
     NotFound,
     RecordChanged,
@@ -65,6 +63,7 @@ from zaqar_lite.domain.models import (
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.settlements import Act, Settlement
 from zaqar_lite.domain.yielding import in_steps
+from zaqar_lite.service import key_files
 from zaqar_lite.service.caching import Cache
 from zaqar_lite.service.records import PREFIX, Kind, is_sealed
 from zaqar_lite.storage.base import MessageStore
@@ -173,29 +172,13 @@ def read_key_file(path: Path) -> Mapping[str, bytes]:
     Raises:
         ConfigurationError: it can't be read or holds no key; names the line, never the key.
     """
-    try:
-        lines = path.read_text(encoding="ascii").splitlines()
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(f"encryption_key_file {path} can't be read: {error}.") from error
-    keys: dict[str, bytes] = {}
-    for number, line in enumerate(lines, 1):
-        if not line.strip() or line.startswith("#"):
-            continue
-        key_id, _, text = line.strip().partition(":")
-        try:
-            key = base64.b64decode(text, validate=True)
-        except binascii.Error:
-            key = b""
-        if len(key) != KEY_BYTES or not key_id or not key_id.isalnum() or key_id in keys:
-            raise ConfigurationError(
-                f"Line {number} of encryption_key_file {path} is no key: ID:KEY is needed, with an "
-                "id of letters and digits that no other line has, and 32 bytes in base64. "
-                "Make one: openssl rand -base64 32."
-            )
-        keys[key_id] = key
-    if not keys:
-        raise ConfigurationError(f"encryption_key_file {path} holds no key.")
-    return keys
+    wanted = "32 bytes in base64: openssl rand -base64 32"
+    return key_files.read_key_file("encryption_key_file", path, _key_of, wanted)
+
+
+def _key_of(text: str) -> bytes:
+    key = base64.b64decode(text, validate=True)
+    return key if len(key) == KEY_BYTES else b""
 
 
 class EncryptionKeys:

@@ -28,11 +28,11 @@ _LONGEST_EPOCH = 15
 
 
 class Keyring:
-    """Keys by their ids: all of them verify, one signs. `NO_ID` may be among them."""
+    """Keys by their ids: all of them verify, the first one signs. `NO_ID` may be among them."""
 
-    def __init__(self, keys: Mapping[str, str], current: str | None) -> None:
-        self._keys = {key_id: secret.encode() for key_id, secret in keys.items()}
-        self.current = current
+    def __init__(self, keys: Mapping[str, bytes]) -> None:
+        self._keys = keys
+        self.current = next(iter(keys), None)
         """The id of the key that signs, None where there is none."""
 
     def sign(self, text: str, epoch: int) -> str:
@@ -136,7 +136,7 @@ class PresignedUrls:
         if self._keyring.current is None:
             raise Invalid(
                 "This server can't sign URLs: its settings signed_url_secret_key and "
-                "signed_url_keys are not set."
+                "signed_url_key_file are not set."
             )
         if not _is_signable(queue.project):
             raise Invalid("The project id holds a ',' or the separator, so it can't be signed.")
