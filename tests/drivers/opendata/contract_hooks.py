@@ -60,7 +60,7 @@ async def check_database(db: Database) -> None:
     await loading.read()
     await loading.finish()
     try:
-        assert not loading.damages
+        assert not loading.unreadable
         now = db.clock.now_ms()
         assert snapshot(anew, now) == snapshot(db.connection, now)
         assert loading.own.ids.secret == db.ids.secret

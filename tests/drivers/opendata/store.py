@@ -8,7 +8,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import DelayMode, HistoryEntry, HistoryState, QueueRef, StoreOptions
 from zaqar_lite.storage.opendata import create
 from zaqar_lite.storage.opendata.database import Database
-from zaqar_lite.storage.opendata.engine import Batch, Damage, Unreadable
+from zaqar_lite.storage.opendata.engine import Batch, Unreadable
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
@@ -91,15 +91,17 @@ def _damage(engine: SlateDbEngine, damaged: set[bytes]) -> None:
     """Let an engine find these records damaged, as it does where a block's checksum is wrong."""
     get, scan, commit = engine.get, engine.scan, engine.commit
 
-    async def get_seen(key: bytes) -> bytes | Damage | None:
+    async def get_seen(key: bytes) -> bytes | None:
         found = await get(key)
-        return Damage(key, "planted") if key in damaged and found is not None else found
+        if key in damaged and found is not None:
+            raise Unreadable(key, "planted")
+        return found
 
     async def scan_seen(prefix: bytes) -> AsyncIterator[Sequence[tuple[bytes, bytes]]]:
         async for rows in scan(prefix):
             for row in rows:
                 if row[0] in damaged:
-                    raise Unreadable(Damage(row[0], "planted"), "Everything after ")
+                    raise Unreadable(row[0], "planted", after=True)
                 yield [row]
 
     async def commit_and_mend(batch: Batch) -> None:

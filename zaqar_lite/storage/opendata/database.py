@@ -132,8 +132,8 @@ class Database(database.Database):
                 "The store can't be opened: its tables, for which SQLite makes a file in the "
                 f"directory for temporary files (TMPDIR), can't be filled: {exc}."
             ) from exc
-        self.ids, self.log, self.damages = own.ids, own.log, loading.damages
-        self._block_end = own.block_end
+        self.ids, self.log, self._block_end = own.ids, own.log, own.block_end
+        self.damages = list(map(str, loading.unreadable.values()))
         recorder = self._recorder = Recorder(connection, own.ids, own.log)
         try:
             async with asyncio.timeout(_PATIENCE * self.patience):

@@ -1,4 +1,4 @@
-"""What goes between the records and the engine: batches, rows, and damage.
+"""What goes between the records and the engine: batches, rows, and what can't be read.
 
 The engine (`slatedb/`) has five calls over sorted keys: `open`, `get`, `scan`, `commit` and
 `close`. Keys and values are the bytes of the RFC.
@@ -11,21 +11,13 @@ from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.storage.opendata.format.keys import describe
 
 
-class Damage(NamedTuple):
-    """A record that can't be read any more."""
-
-    key: bytes
-    why: str
-
-    def __str__(self) -> str:
-        return f"{describe(self.key)}: {self.why}"
-
-
 class Unreadable(Unavailable):
-    """A record can't be read, or `after` it all others of a range."""
+    """A record can't be read, or all of a range `after` it; `why` says what was found."""
 
-    def __init__(self, damage: Damage, after: str = "") -> None:
-        super().__init__(f"{after}{describe(damage.key)} can't be read: {damage.why}.")
+    def __init__(self, key: bytes, why: str, *, after: bool = False) -> None:
+        super().__init__(f"{'Everything after ' * after}{describe(key)} can't be read: {why}.")
+        self.key = key
+        self.why = why
 
 
 class Batch(NamedTuple):

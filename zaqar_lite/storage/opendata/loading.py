@@ -26,7 +26,7 @@ from zaqar_lite.domain.groups import group_of
 from zaqar_lite.domain.ids import MAX_POSITION, new_claim_id
 from zaqar_lite.domain.metadata import FILTER, dead_letter_target
 from zaqar_lite.domain.yielding import Slices
-from zaqar_lite.storage.opendata.engine import Batch, Damage, Unreadable
+from zaqar_lite.storage.opendata.engine import Batch, Unreadable
 from zaqar_lite.storage.opendata.format import (
     CodecError,
     bookkeeping,
@@ -155,17 +155,17 @@ async def read_own(engine: "SlateDbEngine", clock: Clock) -> Own:
                 start, _ = bookkeeping.SEGMENT.decode(value)
                 segments.append((start, int.from_bytes(key[-4:], "big")))
     except CodecError as exc:
-        raise Unreadable(Damage(key, str(exc))) from exc
+        raise Unreadable(key, str(exc)) from exc
     if not segments:
-        raise Unreadable(Damage(keys.log_segment_key(_FIRST_SEGMENT), "it is missing"))
+        raise Unreadable(keys.log_segment_key(_FIRST_SEGMENT), "it is missing")
     clock.not_before(instant)
     return Own(Ids(secret), routed, block_end, keys.Log(sorted(segments)))
 
 
 async def _get(engine: "SlateDbEngine", key: bytes) -> bytes:
     value = await engine.get(key)
-    if not isinstance(value, bytes):
-        raise Unreadable(value or Damage(key, "it is missing"))
+    if value is None:
+        raise Unreadable(key, "it is missing")
     return value
 
 
@@ -204,11 +204,10 @@ class Numbers(NamedTuple):
 class Loading:
     """One reading of a store into empty tables: `read`, routing, `finish`.
 
-    `position` is the last id that is taken. `damages` name what can't be read, and `lost` has the
-    numbers of messages whose payload can't be handed out, and why. With the next batch `puts` are
-    written, `stale` records deleted, and the pages of the rows in `again` written, by kind and
-    number, although these rows have not changed; after it `deletes` go, which earlier versions
-    left.
+    `position` is the last id that is taken. `unreadable` has what can't be read of payloads and of
+    the metadata log, by its key. With the next batch `puts` are written, `stale` records deleted,
+    and the pages of the rows in `again` written, by kind and number, although these rows have not
+    changed; after it `deletes` go, which earlier versions left.
     """
 
     def __init__(
@@ -219,8 +218,7 @@ class Loading:
         self.own = own
         self.now = clock.now_ms()
         self.position = own.block_end - 1
-        self.damages: list[str] = []
-        self.lost: dict[int, str] = {}
+        self.unreadable: dict[bytes, Unreadable] = {}
         self.puts: dict[bytes, bytes] = {}
         self.stale: list[bytes] = []
         self.again: dict[tuple[RecordType, int], set[int]] = defaultdict(set)
@@ -280,13 +278,13 @@ class Loading:
                     if value != empty:
                         read(key, value)
                 except keys.ForeignQueue as exc:
-                    self._damaged(Damage(key, str(exc)))
+                    self._damaged(Unreadable(key, str(exc)))
                 except _WRONG as exc:
-                    raise Unreadable(Damage(key, str(exc))) from exc
+                    raise Unreadable(key, str(exc)) from exc
 
-    def _damaged(self, damage: Damage | Unreadable) -> None:
-        logger.error("damaged: %s; the record is left as it is", damage)
-        self.damages.append(str(damage))
+    def _damaged(self, damage: Unreadable) -> None:
+        logger.error("damaged: %s It is left as it is.", damage)
+        self.unreadable[damage.key] = damage
 
     def numbers_of(self, raw: bytes) -> Numbers:
         """The numbers of a queue, which gets a row if it has none."""
@@ -331,29 +329,28 @@ class Loading:
                         self._read_one(key, value)
             except Unreadable as exc:
                 self._damaged(exc)
-        if not self.damages:
+        if not self.unreadable:
             return
         for number in self._numbers("number FROM body", "id FROM logged"):
-            key = self.own.log.key(number)
-            self._read_one(key, await self.engine.get(key))
+            await self._read_alone(self.own.log.key(number))
         for number in self._numbers("id FROM logged", "number FROM body"):
-            key = keys.message_key(RecordType.PAYLOAD, number)
-            if number not in self.lost:
-                self._read_one(key, await self.engine.get(key))
+            await self._read_alone(keys.message_key(RecordType.PAYLOAD, number))
 
-    def _read_one(self, key: bytes, value: bytes | Damage | None) -> None:
-        if value is None:
-            return
+    async def _read_alone(self, key: bytes) -> None:
+        try:
+            value = None if key in self.unreadable else await self.engine.get(key)
+        except Unreadable as exc:
+            self._damaged(exc)
+        else:
+            if value is not None:
+                self._read_one(key, value)
+
+    def _read_one(self, key: bytes, value: bytes) -> None:
         is_payload = key.startswith(keys.PAYLOAD_PREFIX)
         try:
-            if isinstance(value, bytes):
-                (self._read_payload if is_payload else self._read_logged)(key, value)
-                return
+            (self._read_payload if is_payload else self._read_logged)(key, value)
         except _WRONG as exc:
-            value = Damage(key, str(exc))
-        self._damaged(value)
-        if is_payload and len(key) >= len(keys.PAYLOAD_PREFIX) + 8:
-            self.lost[keys.read_message_id(key)] = value.why
+            self._damaged(Unreadable(key, str(exc)))
 
     def _numbers(self, known: str, unknown: str) -> list[int]:
         """The numbers of messages that one table has and another has not."""

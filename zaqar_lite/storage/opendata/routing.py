@@ -178,7 +178,8 @@ def _refusal(loading: Loading, number: int) -> str | None:
     """Why a message's payload can't be handed out."""
     body = loading.connection.execute("SELECT body FROM body WHERE number = ?", (number,)).get
     if body is None:
-        return loading.lost.get(number, "the payload is missing")
+        damage = loading.unreadable.get(keys.message_key(RecordType.PAYLOAD, number))
+        return "the payload is missing" if damage is None else damage.why
     try:
         decode(body)
     except (MsgspecError, ValueError, RecursionError):

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable, ZaqarLiteError
-from zaqar_lite.storage.opendata.engine import Batch, Damage, Unreadable
+from zaqar_lite.storage.opendata.engine import Batch, Unreadable
 from zaqar_lite.storage.opendata.format import after_prefix
 from zaqar_lite.storage.opendata.slatedb.binding import (
     DURABLE,
@@ -214,14 +214,14 @@ class SlateDbEngine:
         builder.with_settings(settings())
         return await _in_time(builder.build(), self._local)
 
-    async def get(self, key: bytes) -> bytes | Damage | None:
-        """Read a record; None where it is absent."""
+    async def get(self, key: bytes) -> bytes | None:
+        """Read a record; None where it is absent. Raises Unreadable: it is damaged."""
         try:
             value: bytes | None = await self._translated(
                 self._opened().get_with_options(key, DURABLE)
             )
         except slatedb.Error.Data as exc:
-            return Damage(key, str(exc.message))
+            raise Unreadable(key, str(exc.message)) from exc
         return value
 
     async def scan(self, prefix: bytes) -> AsyncIterator[Sequence[tuple[bytes, bytes]]]:
@@ -247,8 +247,8 @@ class SlateDbEngine:
                 yield row
                 start = row[0]
         except slatedb.Error.Data as exc:
-            damage = Damage(start.removesuffix(b"\x00"), str(exc.message))
-            raise Unreadable(damage, "Everything after ") from exc
+            key = start.removesuffix(b"\x00")
+            raise Unreadable(key, str(exc.message), after=True) from exc
 
     async def _iterate(
         self, start: bytes, end: bytes, options: slatedb.ScanOptions
