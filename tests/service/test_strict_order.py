@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Coroutine, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
@@ -20,7 +21,7 @@ from zaqar_lite.domain.models import (
     QueueRef,
     StoreOptions,
 )
-from zaqar_lite.domain.posts import NewMessage
+from zaqar_lite.domain.posts import Copy, NewMessage
 from zaqar_lite.domain.subscriptions import Subscription, SubscriptionDraft
 from zaqar_lite.domain.topics import topic_ref
 from zaqar_lite.service.delivery.attempt import Answer, DeliverySender, Notification, Transport
@@ -327,6 +328,22 @@ async def test_a_post_makes_so_many_deliveries_in_order(count: int, is_allowed: 
         return
     noted = await with_outbox_messages(QUEUE, new, process.policies, policy, 0)
     assert sum(len(message.outbox) for message in noted) == 11 * count
+
+
+@pytest.mark.parametrize(("copies", "is_allowed"), [(12, True), (13, False)])
+async def test_a_post_makes_so_many_bytes_of_its_copies(copies: int, is_allowed: bool) -> None:
+    process = Process()
+    queues = [QueueRef("p", f"filtered-{number}") for number in range(copies)]
+    for queue in queues:
+        for number in range(10):
+            draft = SubscriptionDraft(f"http://r{number}.example", options={"ordered": True})
+            await process.subscriptions.create(queue, draft)
+    copied = tuple(Copy(one, 60_000, 0, 100) for one in queues)
+    new = NewMessage(b"1" * 250_000, 60_000, copies=copied)
+    policy = await process.policies.get(QUEUE)
+    with nullcontext() if is_allowed else pytest.raises(Invalid, match="35750000 bytes"):
+        (noted,) = await with_outbox_messages(QUEUE, [new], process.policies, policy, 0)
+        assert len(noted.outbox) == 11 * copies
 
 
 @pytest.mark.parametrize("status", [204, 500])

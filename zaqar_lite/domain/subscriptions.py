@@ -155,10 +155,6 @@ class Subscription:
             **stored,
         )
 
-    def disabled_now(self, reason: str, now_ms: int) -> Self:
-        """The same, disabled."""
-        return replace(self, disabled=Disabled(reason, now_ms))
-
     def with_new_secret(self, old_until: int | None) -> Self:
         """Add a new secret in front; the one before stays good until `old_until`."""
         earlier = tuple(Secret(one.text, old_until) for one in self.secrets[:1])

@@ -50,6 +50,8 @@ RETRY_QUEUES = tuple(
 )
 MAX_ORDERED_DELIVERIES = 10_000
 """Outbox messages of ordered subscriptions that one post may write, all in the post's step."""
+MAX_COPIED_BYTES = 33_554_432
+"""Bytes of outbox messages that one post may write for its copies, in that step: 0.3 s on disk."""
 LEAD_MS = 500
 """How long before it is due a delayed message is read again, because it may have been changed."""
 BURIED_MS = 46_800_000
@@ -178,7 +180,7 @@ async def with_outbox_messages(
     """Add outbox messages to a post: for subscribers of the queue, and of queues that get copies.
 
     Raises:
-        Invalid: they have more ordered subscriptions than such a large post can have.
+        Invalid: they have more subscriptions than such a large post can have.
     """
     listening = {queue: policy} if policy.subscribed else {}
     for target in {copy.queue for message in new for copy in message.copies if message.copies}:
@@ -186,7 +188,7 @@ async def with_outbox_messages(
             listening[target] = of_copy
     if not listening:
         return new
-    _check_ordered(new, queue, {to: len(policy.ordered) for to, policy in listening.items()})
+    _check_fan_out(new, queue, {to: len(policy.ordered) for to, policy in listening.items()})
     extended: list[NewMessage] = []
     async for _, part in in_steps(new):
         for message in part:
@@ -202,18 +204,27 @@ async def with_outbox_messages(
     return extended
 
 
-def _check_ordered(
+def _check_fan_out(
     new: Sequence[NewMessage], queue: QueueRef, ordered: Mapping[QueueRef, int]
 ) -> None:
-    """Refuse a post with too many ordered deliveries; `ordered` counts subscriptions by queue."""
-    if not any(ordered.values()):
-        return
-    count = len(new) * ordered.get(queue, 0)
-    count += sum(ordered.get(copy.queue, 0) for message in new for copy in message.copies)
+    """Refuse a post that makes too many deliveries in order, or of too large copies.
+
+    `ordered` counts the ordered subscriptions of the queues that have subscriptions.
+    """
+    count, size = len(new) * ordered.get(queue, 0), 0
+    for message in new:
+        of_copies = [ordered[copy.queue] for copy in message.copies if copy.queue in ordered]
+        count += sum(of_copies)
+        size += (sum(of_copies) + len(of_copies)) * len(message.body)
     if count > MAX_ORDERED_DELIVERIES:
         raise Invalid(
             f"{len(new)} messages would make {count} deliveries in order; one post may make "
             f"{MAX_ORDERED_DELIVERIES}: post fewer messages at once."
+        )
+    if size > MAX_COPIED_BYTES:
+        raise Invalid(
+            f"The filters of this project would make deliveries of {size} bytes of this post; "
+            f"{MAX_COPIED_BYTES} are allowed: post fewer or smaller messages at once."
         )
 
 

@@ -101,25 +101,17 @@ class Jobs:
             try:
                 await self._running.put(queue.project, running_name(queue, act), job, 0)
             except RecordChanged:
-                await self._make_room(queue, act)
+                running = (await self.read(queue, act))[0]
+                if running is not None and not running.is_over():
+                    raise Conflict(
+                        f"A job of this kind ({act.value}) runs in the queue {queue.name!r} "
+                        "already: wait for its end, or cancel it."
+                    ) from None
+                await asyncio.sleep(_MOMENT)  # one that is over is about to be put away
             else:
                 self.wake_runner()
                 return job
         raise Conflict("A job of this kind ends just now: try again.")
-
-    async def _make_room(self, queue: QueueRef, act: JobAct) -> None:
-        """Wait a moment for a job that is over and about to be put away.
-
-        Raises:
-            Conflict: it still runs.
-        """
-        job = (await self.read(queue, act))[0]
-        if job is not None and not job.is_over():
-            raise Conflict(
-                f"A job of this kind ({act.value}) runs in the queue {queue.name!r} already: wait "
-                "for its end, or cancel it."
-            )
-        await asyncio.sleep(_MOMENT)
 
     async def get(self, queue: QueueRef, act: JobAct, job_id: str) -> Job:
         """Read a job.

@@ -32,6 +32,7 @@ from zaqar_lite.domain.metadata import MAX_ORDERED, ORDERED, SUBSCRIBED
 from zaqar_lite.domain.models import QueueRef, RecordBound
 from zaqar_lite.domain.quotas import QuotaOf, unlimited
 from zaqar_lite.domain.subscriptions import (
+    Disabled,
     Secret,
     Subscription,
     SubscriptionDraft,
@@ -56,6 +57,13 @@ from zaqar_lite.service.subscriptions.subscriber_cache import (
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
+ASKS, REFUSED = "SubscriptionConfirmation", "UnsubscribeConfirmation"
+_TEXTS = {
+    ASKS: "You have chosen to subscribe to the queue: {}. This message was sent to ask whether you "
+    "want its messages: send SubscribeBody to URL-Paths by PUT, with the headers of this document.",
+    REFUSED: "You have unsubscribed from the queue: {}. To subscribe again, send SubscribeBody to "
+    "URL-Paths by PUT, with the headers of this document.",
+}
 _NAMED = "subscriber"
 _OLD_SECRET_MS = 86_400_000
 _MAKING_MS = 60_000
@@ -89,28 +97,8 @@ class Confirmation:
     clock: Clock
     public_url: str | None
 
-    async def ask(self, subscription: Subscription) -> None:
-        """Send what a subscriber needs to confirm."""
-        queue = name_of(subscription.queue)
-        await self._send(
-            subscription,
-            "SubscriptionConfirmation",
-            f"You have chosen to subscribe to the queue: {queue}. This message was sent to ask "
-            "whether you want its messages: send SubscribeBody to URL-Paths by PUT, with the "
-            "headers of this document.",
-        )
-
-    async def tell_unsubscribed(self, subscription: Subscription) -> None:
-        """Send word that it was refused, and what confirms it again."""
-        queue = name_of(subscription.queue)
-        await self._send(
-            subscription,
-            "UnsubscribeConfirmation",
-            f"You have unsubscribed from the queue: {queue}. To subscribe again, send "
-            "SubscribeBody to URL-Paths by PUT, with the headers of this document.",
-        )
-
-    async def _send(self, subscription: Subscription, kind: str, text: str) -> None:
+    async def send(self, kind: str, subscription: Subscription) -> None:
+        """Send what confirms a subscription: to ask for that (ASKS), or after it was refused."""
         queue = subscription.queue
         path = f"{path_of(queue)}/subscriptions/{subscription.id}/confirm"
         until = subscription.expires_at or self.clock.now_ms() + subscription.ttl * 1000
@@ -119,7 +107,7 @@ class Confirmation:
         )
         document = {
             "Message_Type": kind,
-            "Message": text,
+            "Message": _TEXTS[kind].format(name_of(queue)),
             "URL-Signature": signed.signature,
             "URL-Methods": "PUT",
             "URL-Paths": path,
@@ -348,7 +336,7 @@ class Subscriptions:
         old, new = await self._change(queue, subscription_id, change)
         if old.confirmed and not new.confirmed and self.confirmations is not None:
             with LoggedErrors("telling a subscriber that it was unsubscribed"):
-                await self.confirmations.tell_unsubscribed(new)
+                await self.confirmations.send(REFUSED, new)
 
     async def rotate_secret(self, queue: QueueRef, subscription_id: str) -> str:
         """Make a new secret and answer it; the one before signs, too, for another day.
@@ -366,7 +354,7 @@ class Subscriptions:
         def change(old: Subscription) -> Subscription:
             if old.disabled is not None or old.subscriber != subscription.subscriber:
                 return old
-            return old.disabled_now(reason, self.clock.now_ms())
+            return replace(old, disabled=Disabled(reason, self.clock.now_ms()))
 
         try:
             old, new = await self._change(subscription.queue, subscription.id, change)
@@ -391,7 +379,7 @@ class Subscriptions:
 
     async def _ask(self, subscription: Subscription) -> None:
         if self.confirmations is not None and not subscription.confirmed:
-            await self.confirmations.ask(subscription)
+            await self.confirmations.send(ASKS, subscription)
 
     async def _change(
         self,
@@ -542,11 +530,9 @@ class QueueFlags:
             return
         if await subscription_ids(self._management, queue, most=1):
             return
-        metadata = {
-            name: value
-            for name, value in record.metadata.items()
-            if name not in (SUBSCRIBED, ORDERED)
-        }
+        metadata = dict(record.metadata)
+        metadata.pop(SUBSCRIBED)
+        metadata.pop(ORDERED, None)
         try:
             await self._management.update_queue(replace(record, metadata=metadata))
         except QueueChanged:
