@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.drivers.store import HOUR, MINUTE, QUEUE, BothStores, message
+from tests.drivers.store import HOUR, MINUTE, QUEUE, BothStores, message, texts
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, NotFound
 from zaqar_lite.domain.metadata import DONE_RETENTION
@@ -58,6 +58,26 @@ async def test_a_message_is_due_in_the_millisecond_of_its_delay_and_not_before(
     assert (await store.claim(mode=DelayMode.HONOUR)).claim_id is not None
 
 
+async def test_a_normal_queue_says_nothing_of_what_is_due(store: Store) -> None:
+    """Whoever claims would ask again and again until the sweep has made it ready."""
+    await store.post(message("a", delay=MINUTE))
+    store.clock.advance(MINUTE)
+    claimed = await store.claim(mode=DelayMode.IGNORE)
+    assert (claimed.messages, claimed.more) == ([], False)
+    await store.sweep()
+    assert texts(await store.claim(mode=DelayMode.IGNORE)) == ["a"]
+
+
+async def test_statistics_end_no_lease_and_come_to_an_end(store: Store) -> None:
+    await store.post("a", message("b", ttl=2 * MINUTE))
+    await store.claim(1)
+    store.clock.advance(MINUTE)
+    assert await store.counts() == (2, 0, 0)
+    store.clock.advance(MINUTE)
+    assert await store.counts() == (1, 0, 0)
+    assert store.rows("claim") == 1
+
+
 async def test_a_claim_lapses_in_the_millisecond_of_its_deadline(store: Store) -> None:
     await store.post("a")
     first = (await store.claim()).claim_id or ""
@@ -86,7 +106,9 @@ async def test_a_key_is_forgotten_in_the_millisecond_of_its_window(store: Store)
     first = await store.post(KEYED)
     store.clock.advance(StoreOptions().idempotency_window_ms - 1)
     assert await store.post(KEYED) == first
+    assert (await store.messages.find_idempotency_keys(QUEUE)).are_any
     store.clock.advance(1)
+    assert not (await store.messages.find_idempotency_keys(QUEUE)).are_any
     assert await store.post(KEYED) != first
 
 

@@ -35,14 +35,9 @@ _READY = f"""SELECT {MESSAGE} FROM entry e INDEXED BY ready CROSS JOIN body b ON
 _READY_WITHOUT_DUE = _READY.replace("e.due", "0")
 
 
-def has_nothing(db: Database, queue: Queue | None, request: ClaimRequest) -> bool:
+def has_nothing(db: Database, queue: Queue | None) -> bool:
     """Whether a claim would find nothing and change nothing, so that no batch is needed."""
-    if queue is None:
-        return True
-    now = db.clock.now_ms()
-    if queue.ready or min(queue.lease_at, queue.parked_at) <= now:
-        return False
-    return request.delay_mode is DelayMode.IGNORE or queue.delayed_at > now
+    return queue is None or (not queue.ready and queue.ready_at > db.clock.now_ms())
 
 
 def claim(db: Database, queue: Queue, request: ClaimRequest) -> Claimed:
@@ -85,7 +80,7 @@ def claim(db: Database, queue: Queue, request: ClaimRequest) -> Claimed:
         message.claim_count += 1
     queue.ready -= len(messages)
     queue.leased += len(messages)
-    queue.lease_at = min(queue.lease_at, until)
+    queue.ready_at = min(queue.ready_at, until)
     if db.watchers:
         db.announce(queue.ref, 0)
     return claimed
@@ -102,12 +97,14 @@ def _remove(db: Database, queue: Queue, messages: Sequence[Message], now: int) -
 def _take(db: Database, queue: Queue, now: int, request: ClaimRequest) -> Claimed:
     """Choose up to `limit` ready messages, examining a bounded number."""
     db.touch(queue)
-    limit, mode, letter = request.limit, request.delay_mode, request.retries.dead_letter
+    limit, letter = request.limit, request.retries.dead_letter
+    honours = request.delay_mode is DelayMode.HONOUR
     ended = moved = 0
-    if queue.lease_at <= now:
+    if queue.ready_at <= now:
         ended, moved = end_lapsed(db, queue, now, _MOST_LAPSED, request.retries)
-    expiring.end_waits(db, queue, now, _MOST_DUE, delays=mode is DelayMode.HONOUR)
-    statement = _READY_WITHOUT_DUE if mode is DelayMode.IGNORE else _READY
+    if queue.ready_at <= now:
+        expiring.end_waits(db, queue, now, _MOST_DUE, delays=honours)
+    statement = _READY if honours else _READY_WITHOUT_DUE
     most_claims = None if letter is None else letter.max_claims
     taken: list[Message] = []
     if queue.ready:
@@ -120,9 +117,9 @@ def _take(db: Database, queue: Queue, now: int, request: ClaimRequest) -> Claime
         for position in exhausted:  # in the order in which they would be handed out
             settling.bury(db, queue, letters[position], request.retries, MAX_CLAIMS, now)
             moved += 1
-    honours = mode is DelayMode.HONOUR
-    ripe = queue.next_ready_at if honours else min(queue.lease_at, queue.parked_at)
-    more = len(taken) < limit and (queue.ready > len(taken) or ripe <= now)
+    more = len(taken) < limit and queue.ready > len(taken)
+    if len(taken) < limit and queue.ready_at <= now:  # also where only what is not honoured is due
+        more |= expiring.next_ready(db, queue, delays=honours) <= now
     return Claimed(None, taken, moved, more)
 
 
@@ -165,6 +162,8 @@ def end_lapsed(
         f"{claims.SELECT} INDEXED BY lapsing WHERE queue = ? AND ends <= ? ORDER BY ends LIMIT ?",
         (queue.content, now, limit),
     ).fetchall()
+    if not rows:
+        return 0, 0
     ended = moved = 0
     for row in rows:
         found = claims.LiveClaim._make(row)
@@ -186,15 +185,13 @@ def end_lapsed(
         ended += len(lapsed)
         if ended >= limit:
             break
-    queue.lease_at = entries.first_of(
-        db, "SELECT min(ends) FROM claim INDEXED BY lapsing WHERE queue = ?", (queue.content,)
-    )
+    queue.ready_at = expiring.next_ready(db, queue)
     return ended, moved
 
 
 def lapsed_count(db: Database, queue: Queue, now: int) -> int:
     """How many leases have lapsed that nothing has met yet."""
-    if queue.lease_at > now:
+    if queue.ready_at > now:
         return 0
     even, *_ = db.execute(
         "SELECT sum(held) FROM claim INDEXED BY lapsing"

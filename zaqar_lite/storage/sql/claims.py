@@ -83,9 +83,9 @@ def renew(  # noqa: PLR0917 - which entries, and until when
         "UPDATE claim SET started = ?, ttl = ?, ends = ?, is_even = ? WHERE id = ?",
         (now, ttl_ms, ends, int(not others), found.number),
     )
-    if until < queue.lease_at or until < found.ends:
+    if until < queue.ready_at or until < found.ends:
         db.announce(queue.ref, 0)
-    queue.lease_at = min(queue.lease_at, ends)
+    queue.ready_at = min(queue.ready_at, ends)
     return True
 
 

@@ -265,7 +265,7 @@ def raise_ttl(
     db: "Database", queue: Queue, positions: Sequence[int], ttl_ms: int, expires: int
 ) -> None:
     """Give entries a longer life."""
-    queue.expiry_at = min(queue.expiry_at, expires)
+    queue.over_at = min(queue.over_at, expires)
     db.executemany(
         "UPDATE entry SET ttl = ?, expires = ? WHERE queue = ? AND position = ?",
         [(ttl_ms, expires, queue.content, position) for position in positions],

@@ -45,7 +45,7 @@ def append(  # noqa: PLR0917 - which list of which queue gets what
     db.executemany("INSERT INTO history VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
     queue.ended += len(rows)
     retention = queue.retention_ms(state)
-    queue.history_at = min(queue.history_at, now + retention)
+    queue.over_at = min(queue.over_at, now + retention)
 
 
 def read(
@@ -78,10 +78,10 @@ def _number(marker: str) -> int:
 
 def trim(db: Database, queue: Queue, now: int, limit: int) -> int:
     """Remove up to `limit` messages whose retention is over from both lists; answer how many."""
-    if queue.history_at > now:
+    if not queue.ended:
         return 0
     db.touch(queue)
-    removed, queue.history_at = 0, NEVER
+    removed = 0
     for state in (DONE, FAILED):
         retention = queue.retention_ms(state)
         rows = db.execute(
@@ -92,7 +92,13 @@ def trim(db: Database, queue: Queue, now: int, limit: int) -> int:
         over = [(queue.number, state, number) for number, ended in rows if ended + retention <= now]
         db.executemany("DELETE FROM history WHERE queue = ? AND state = ? AND number = ?", over)
         removed += len(over)
-        first = entries.first_of(db, _FIRST, (queue.number, state))
-        queue.history_at = min(queue.history_at, first + retention)
     queue.ended -= removed
     return removed
+
+
+def next_end(db: Database, queue: Queue) -> int:
+    """When the retention of the next message of a list is over."""
+    return min(
+        entries.first_of(db, _FIRST, (queue.number, state)) + queue.retention_ms(state)
+        for state in (DONE, FAILED)
+    )

@@ -60,11 +60,11 @@ def enter(db: Database, ref: QueueRef, arrivals: Sequence[Arrival]) -> None:
             ready += 1
         elif state == DELAYED:
             queue.delayed += 1
-            queue.delayed_at = min(queue.delayed_at, due)
+            queue.ready_at = min(queue.ready_at, due)
         else:
             queue.parked += 1
-            queue.parked_at = min(queue.parked_at, until)
-        queue.expiry_at = min(queue.expiry_at, message.expires_at)
+            queue.ready_at = min(queue.ready_at, until)
+        queue.over_at = min(queue.over_at, message.expires_at)
         queue.bytes += len(message.body)
         group, origin = group_of(message.headers), message.origin
         ended = message.attempts[-1].outcome if message.attempts else Ended.FAILED

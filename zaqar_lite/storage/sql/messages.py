@@ -99,7 +99,6 @@ class SqlMessageStore(MessageStore):
     async def find_idempotency_keys(
         self, queue: QueueRef, messages: Collection[str] = (), batch: str | None = None
     ) -> KnownKeys:
-        await posting.forget_keys(self._db, queue)
         return await self._db.read_queue(queue, KnownKeys(), reading.find_keys, messages, batch)
 
     async def list_messages(self, queue: QueueRef, selection: ListQuery) -> Page:
@@ -122,7 +121,7 @@ class SqlMessageStore(MessageStore):
 
     async def claim(self, queue: QueueRef, request: ClaimRequest) -> Claimed:
         await self._db.pass_gate()
-        if claiming.has_nothing(self._db, self._db.queue_at(queue, request.version), request):
+        if claiming.has_nothing(self._db, self._db.queue_at(queue, request.version)):
             return Claimed(None)  # no batch is needed
         return await self._db.change_queue(
             queue, request.version, Claimed(None), claiming.claim, request
@@ -174,7 +173,7 @@ class SqlMessageStore(MessageStore):
     async def next_due(self, queue: QueueRef) -> int | None:
         await self._db.pass_gate()
         found = self._db.queue(queue)
-        instant = NEVER if found is None else found.next_ready_at
+        instant = NEVER if found is None else found.ready_at
         return None if instant >= NEVER else max(0, instant - self._db.clock.now_ms())
 
     async def watch(self, queue: QueueRef, listener: Listener) -> Watch:
@@ -186,7 +185,7 @@ class SqlMessageStore(MessageStore):
         await self._db.change_queue(queue, None, None, step)
 
     async def stats(self, queue: QueueRef, *, ranges: int = 0) -> Stats:
-        await reading.tidy(self._db, queue)
+        await expiring.tidy(self._db, queue)
         found = await self._db.read_queue(queue, Stats(), reading.stats)
         if ranges and found.total:
             found.cuts = await reading.cut(self._db, queue, found.total, ranges)
@@ -207,7 +206,7 @@ class SqlMessageStore(MessageStore):
     async def release_delayed(
         self, queue: QueueRef, limit: int, *, version: int | None = None
     ) -> int:
-        await reading.tidy(self._db, queue)  # or what has expired would be counted
+        await expiring.tidy(self._db, queue)  # or what has expired would be counted
         found = self._db.queue_at(queue, version)
         if found is None or not found.delayed:
             return 0
@@ -253,7 +252,7 @@ def _edit(db: Database, ref: QueueRef, wanted: Edit) -> Message:
             "UPDATE entry SET due = ? WHERE queue = ? AND position = ?",
             (due, queue.content, entry.position),
         )
-        queue.delayed_at = min(queue.delayed_at, due)
+        queue.ready_at = min(queue.ready_at, due)
         if due <= now:
             expiring.end_waits(db, queue, now, MAX_EXAMINED)
         db.announce(ref, int(due <= now))

@@ -23,7 +23,6 @@ from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.posts import IdempotencyKey, KnownKey, NewMessage, Posted
 from zaqar_lite.domain.refusals import too_many_keys, too_many_messages
 from zaqar_lite.domain.yielding import in_steps, next_turn
-from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.sql import entries, expiring
 from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.entries import DELAYED, READY
@@ -38,8 +37,6 @@ _KEPT = 24_576
 """Bytes of parts that one step stores as they are, or a few more."""
 _LOOKED_UP = 200
 """Messages of a large post that one step counts, or whose keys it looks up: about 0.4 ms."""
-_TIDIED = MAX_EXAMINED // 20
-"""Expired messages, or ended keys, that one step removes to make room."""
 MESSAGE, BATCH = 0, 1
 """The kinds of keys, as `schema.sql` writes them."""
 
@@ -51,14 +48,14 @@ _INSERT_ENTRY = """INSERT INTO entry (queue, position, id, state, priority, due,
 
 
 class Post(Struct, frozen=True):
-    """What a client posts: messages, and whether any of them has a key, or brings others along."""
+    """What a client posts: messages, how many keys, and whether these bring others along."""
 
     ref: QueueRef
     messages: Sequence[NewMessage]
     client_id: str
     batch_key: IdempotencyKey | None
     version: int | None
-    has_keys: bool
+    keys: int
     brings: bool
 
 
@@ -132,16 +129,16 @@ async def post(  # noqa: PLR0917 - as the seam has it
     version: int | None,
 ) -> Sequence[Posted]:
     """Store messages; see the seam."""
-    cost, has_keys, brings = 0, batch_key is not None, False
+    cost, keys, brings = 0, int(batch_key is not None), False
     for index, one in enumerate(messages, 1):
         if index % _LOOKED_UP == 0:
             await next_turn()
         cost += cost_of(one)
         if one.idempotency_key is not None:
-            has_keys = True
+            keys += 1
         if one.copies or one.outbox:
             brings = True
-    wanted = Post(ref, messages, client_id, batch_key, version, has_keys, brings)
+    wanted = Post(ref, messages, client_id, batch_key, version, keys, brings)
     if db.shares is not None:
         is_large = cost > _AT_ONCE and len(messages) > 1 and not db.is_post_whole
         await _take_share(db, ref.project, _PART if is_large else cost)
@@ -172,32 +169,20 @@ async def _take_share(db: Database, project: str, cost: int) -> None:
 
 
 async def _make_room(db: Database, wanted: Post) -> bool:
-    """Remove what has expired and keys that have ended, in bounded steps, as far as a post needs.
+    """Remove what has expired, and keys that have ended, until a post has room.
 
-    Answers whether anything was removed.
+    Answers whether there was any.
     """
-    now, removed = db.clock.now_ms(), False
+    was_any = False
     for ref, count in _added(wanted, wanted.messages):
-        while True:
-            await db.pass_gate()
-            queue = db.queue(ref)
-            if queue is None or queue.expiry_at > now or not _is_full(db, queue, count):
-                break
-            removed |= bool(await db.change_queue(ref, None, 0, expiring.expire, now, _TIDIED))
-            await next_turn()
-    return (wanted.has_keys and await forget_keys(db, wanted.ref)) or removed
+        keys = wanted.keys if ref == wanted.ref else 0
 
+        def has_room(queue: Queue, count: int = count, keys: int = keys) -> bool:
+            is_full = queue.keys + keys > db.options.max_idempotency_keys
+            return not (is_full or _is_full(db, queue, count))
 
-async def forget_keys(db: Database, ref: QueueRef) -> bool:
-    """Forget the keys of a queue whose window is over, in bounded steps; tell whether any was."""
-    now, forgotten = db.clock.now_ms(), False
-    while True:
-        await db.pass_gate()
-        queue = db.queue(ref)
-        if queue is None or queue.keys_at > now:
-            return forgotten
-        forgotten |= bool(await db.change_queue(ref, None, 0, expiring.forget_keys, now, _TIDIED))
-        await next_turn()
+        was_any |= await expiring.tidy(db, ref, has_room)
+    return was_any
 
 
 def _post_at_once(db: Database, wanted: Post) -> Sequence[Posted] | None:
@@ -207,11 +192,11 @@ def _post_at_once(db: Database, wanted: Post) -> Sequence[Posted] | None:
     now_us = db.clock.now_us()
     now = now_us // 1000
     found = db.queue_at(wanted.ref, wanted.version)
-    if wanted.has_keys and (known := _known(db, found, wanted, now)) is not None:
+    if wanted.keys and (known := _known(db, found, wanted, now)) is not None:
         return known
     db.check_growth()
-    plan = Plan([] if wanted.has_keys else list(wanted.messages), {}, {})
-    if wanted.has_keys:
+    plan = Plan([] if wanted.keys else list(wanted.messages), {}, {})
+    if wanted.keys:
         _plan(db, wanted.ref, plan, wanted.messages, 0, now)
     _check_limits(db, found, wanted, plan, now)
     queue = db.make_queue(wanted.ref)
@@ -248,7 +233,7 @@ async def _post_in_parts(db: Database, wanted: Post) -> Sequence[Posted]:
 
 async def _plan_in_steps(db: Database, wanted: Post, now: int) -> Plan:
     """Plan a large post; meanwhile no other adds keys to the queue (`Database.posting`)."""
-    if not wanted.has_keys:
+    if not wanted.keys:
         return Plan(list(wanted.messages), {}, {})
     plan = Plan([], {}, {})
     for first in range(0, len(wanted.messages), _LOOKED_UP):
@@ -416,7 +401,7 @@ def _known(db: Database, queue: Queue | None, wanted: Post, now: int) -> Sequenc
 
 def _check_limits(db: Database, queue: Queue | None, wanted: Post, plan: Plan, now: int) -> None:
     """Refuse a post for which there is no room. Raises LimitReached."""
-    if wanted.has_keys:
+    if wanted.keys:
         _check_keys(db, queue, wanted, plan, now)
     for ref, count in _added(wanted, plan.new):
         if _is_full(db, queue if ref == wanted.ref else db.queue(ref), count):
@@ -493,7 +478,7 @@ def _answer(  # noqa: PLR0917 - a post, what is planned for it, and what was sto
     db: Database, queue: Queue, wanted: Post, plan: Plan, ids: Sequence[str], now: int
 ) -> Sequence[Posted]:
     """Answer for all messages of a post, and remember its key."""
-    if not wanted.has_keys:
+    if not wanted.keys:
         return list(map(Posted, ids))
     fresh = iter(ids)
     posted = []
@@ -527,7 +512,7 @@ def _remember(
         "INSERT INTO idempotency VALUES (?, ?, ?, ?, ?, ?)",
         [(queue.number, kind, key.text, ends, key.digest, ids) for key, ids in keys],
     )
-    queue.keys_at = min(queue.keys_at, ends)
+    queue.over_at = min(queue.over_at, ends)
 
 
 def _store(
@@ -539,7 +524,7 @@ def _store(
     if wanted.brings:
         _add_brought(db, rows, new, ids)
     rows.insert()
-    if wanted.has_keys:
+    if wanted.keys:
         keys = [
             (message.idempotency_key, bytes.fromhex(own_id))
             for message, own_id in zip(new, ids, strict=True)
@@ -594,15 +579,15 @@ class _Rows:
         db.touch(queue)
         first = db.take_positions(count, self._now_us)
         ids = db.new_ids(first, count)
-        delayed, size, expiry_at = 0, 0, queue.expiry_at
+        delayed, size, over_at = 0, 0, queue.over_at
         for index, one in enumerate(new):
             position, expires, headers = first + index, now + one.ttl_ms, one.headers
             due = 0
             if one.delay_ms:
                 due = now + one.delay_ms
                 delayed += 1
-                queue.delayed_at = min(queue.delayed_at, due)
-            expiry_at = min(expiry_at, expires)
+                queue.ready_at = min(queue.ready_at, due)
+            over_at = min(over_at, expires)
             length = len(one.body)
             size += length
             if bodies is None:
@@ -617,7 +602,7 @@ class _Rows:
                 self._client_id, json.dumps(headers) if headers else None,
                 None if group is None else group.encode(errors="surrogatepass"), length,
             ))  # fmt: skip
-        queue.expiry_at = expiry_at
+        queue.over_at = over_at
         queue.bytes += size
         queue.delayed += delayed
         queue.ready += count - delayed

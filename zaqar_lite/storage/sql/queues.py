@@ -24,18 +24,17 @@ _COLUMNS = """number, version, metadata, exposing, content, ready, delayed, leas
 
 
 class Queue:
-    """A queue's row, and a lower bound for each instant at which time changes something in it.
+    """A queue's row, and when time changes something in it, at the earliest.
 
-    `content` numbers what it holds now. `delayed_at`, `parked_at`, `lease_at`, `expiry_at`,
-    `keys_at` and `history_at` say when the first delay, parking, lease, message, key or retention
-    ends, at the earliest: they may be early, never late. `epoch` is the batch that changed it last.
-    `reserved` counts messages that large posts, stored in steps, still have to bring.
+    `content` numbers what it holds now. `ready_at` says when the first delay, parking or lease
+    ends, `over_at` when the first message, key or retention does: they may be early, never late.
+    `epoch` is the batch that changed it last. `reserved` counts messages that large posts, stored
+    in steps, still have to bring.
     """
 
     __slots__ = (
-        "bytes", "content", "delayed", "delayed_at", "ended", "epoch", "expiry_at", "history_at",
-        "keeps_done", "keys", "keys_at", "lease_at", "leased", "number", "parked", "parked_at",
-        "ready", "record", "ref", "reserved", "version",
+        "bytes", "content", "delayed", "ended", "epoch", "keeps_done", "keys", "leased", "number",
+        "over_at", "parked", "ready", "ready_at", "record", "ref", "reserved", "version",
     )  # fmt: skip
 
     def __init__(self, ref: QueueRef, number: int, content: int) -> None:
@@ -47,8 +46,7 @@ class Queue:
         self.keeps_done = False
         self.ready = self.delayed = self.leased = self.parked = self.bytes = 0
         self.keys = self.ended = 0
-        self.delayed_at = self.parked_at = self.lease_at = NEVER
-        self.expiry_at = self.keys_at = self.history_at = NEVER
+        self.ready_at = self.over_at = NEVER
         self.epoch = self.reserved = 0
 
     @property
@@ -62,16 +60,9 @@ class Queue:
         return not (self.version or self.total or self.keys or self.ended or self.reserved)
 
     @property
-    def next_ready_at(self) -> int:
-        """When a message becomes ready by time, at the earliest."""
-        return min(self.delayed_at, self.parked_at, self.lease_at)
-
-    @property
-    def sweep_at(self) -> int:
-        """When the sweep finds something to do, at the earliest."""
-        if self.is_bare:
-            return 0
-        return min(self.next_ready_at, self.expiry_at, self.keys_at, self.history_at)
+    def changes_at(self) -> int:
+        """When time changes something in it, at the earliest."""
+        return min(self.ready_at, self.over_at)
 
     def set_record(self, record: QueueRecord | None) -> None:
         """Keep the record that was stored, or that there is none."""
@@ -79,7 +70,7 @@ class Queue:
         self.version = 0 if record is None else record.version
         self.keeps_done = record is not None and record.metadata.get(DONE_RETENTION) is not None
         if self.ended:
-            self.history_at = 0  # a retention may have changed
+            self.over_at = 0  # a retention may have changed
 
     def retention_ms(self, state: str) -> int:
         """How long the list of done or failed messages keeps them; without a setting not at all."""
@@ -93,7 +84,7 @@ class Queue:
         """Hold nothing any more: what there was is garbage, under its old number."""
         self.content = content
         self.ready = self.delayed = self.leased = self.parked = self.bytes = 0
-        self.delayed_at = self.parked_at = self.lease_at = self.expiry_at = NEVER
+        self.ready_at = NEVER
 
     def counts(self) -> tuple[Any, ...]:
         """What `restore` sets again when a step is undone."""
@@ -110,7 +101,7 @@ class Queue:
 
 _COUNTS = (
     "content", "ready", "delayed", "leased", "parked", "bytes", "keys", "ended", "epoch",
-    "delayed_at", "parked_at", "lease_at", "expiry_at", "keys_at", "history_at",
+    "ready_at", "over_at",
 )  # fmt: skip
 _counts_of = attrgetter(*_COUNTS)
 
@@ -139,9 +130,7 @@ class Queues:
         queue.keys, queue.ended = counts[5:]
         if version:
             queue.set_record(QueueRecord(ref, json.loads(metadata), version, bool(exposing)))
-        first = NEVER if sweep_at is None else sweep_at
-        queue.delayed_at = queue.parked_at = queue.lease_at = first
-        queue.expiry_at = queue.keys_at = queue.history_at = first
+        queue.ready_at = queue.over_at = NEVER if sweep_at is None else sweep_at
         self._known[ref] = queue
         return queue
 
@@ -189,5 +178,5 @@ def write_counts(connection: apsw.Connection, queues: Iterable[Queue], now: int)
 
 
 def _sweep_at(queue: Queue, now: int) -> int | None:
-    at = queue.sweep_at
+    at = 0 if queue.is_bare else queue.changes_at
     return None if at >= NEVER else max(at, now)

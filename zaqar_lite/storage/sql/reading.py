@@ -13,9 +13,6 @@ from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.entries import MESSAGE
 from zaqar_lite.storage.sql.queues import NEVER, Queue
 
-_STEP = MAX_EXAMINED // 20
-"""The most messages that one step of tidying removes or makes ready before counts are read."""
-
 # The inner query is one step: so many entries, in order, whatever they are.
 _LIST = f"""SELECT {MESSAGE} FROM (
       SELECT * FROM entry WHERE queue = ?1 AND position > ?2 AND position <= ?3
@@ -111,17 +108,6 @@ def get_messages(
     return messages
 
 
-async def tidy(db: Database, ref: QueueRef) -> None:
-    """Let time have its effect on a queue's counts, in bounded steps; leases stay as they are."""
-    while True:
-        await db.pass_gate()
-        queue, now = db.queue(ref), db.clock.now_ms()
-        if queue is None or min(queue.expiry_at, queue.delayed_at, queue.parked_at) > now:
-            return
-        await db.change_queue(ref, None, (0, 0), expiring.tidy, now, _STEP)
-        await next_turn()
-
-
 def stats(db: Database, queue: Queue) -> Stats:
     """Count the messages of a tidy queue; see the seam."""
     if not queue.total:
@@ -157,7 +143,7 @@ def _ready_since(db: Database, queue: Queue, now: int, *, has_lapsed: bool) -> i
             (queue.content,),
         )
         return min(now, since)
-    return min(now, queue.lease_at) if has_lapsed else None
+    return min(now, expiring.next_ready(db, queue)) if has_lapsed else None
 
 
 async def cut(db: Database, ref: QueueRef, total: int, ranges: int) -> Sequence[int]:
@@ -196,4 +182,5 @@ def find_keys(
     now = db.clock.now_ms()
     known = posting.find_keys(db, queue, posting.MESSAGE, list(messages), now)
     whole = posting.find_keys(db, queue, posting.BATCH, [] if batch is None else [batch], now)
-    return KnownKeys(whole.get(batch or ""), known, are_any=True)
+    are_any = expiring.next_key_end(db, queue, now) < NEVER
+    return KnownKeys(whole.get(batch or ""), known, are_any)

@@ -91,7 +91,7 @@ class _Step:
             claims.extend(db, queue, held, self._now, ttl_ms, grace_ms)
             if db.watchers and until < min(one.until for one in held):
                 db.announce(queue.ref, 0)
-            queue.lease_at = min(queue.lease_at, until)
+            queue.ready_at = min(queue.ready_at, until)
             db.execute(
                 "UPDATE claim SET ends = min(ends, ?), is_even = 0 WHERE id = ?",
                 (until, self._claim),
@@ -140,7 +140,7 @@ def end_hand_outs(
         until, state = 0, READY
         if result.ready_at > now:
             until, state = result.ready_at, PARKED
-            queue.parked_at = min(queue.parked_at, until)
+            queue.ready_at = min(queue.ready_at, until)
             if entry.expires < until + PARKED_MARGIN_MS:
                 longer.append((entry.position, until + PARKED_MARGIN_MS))
         else:
@@ -225,10 +225,10 @@ def _put_into(  # noqa: PLR0917 - what goes from where to where, and when
     )  # fmt: skip
     queue.bytes -= entry.size
     target.bytes += entry.size
-    target.expiry_at = min(target.expiry_at, moved.expires)
+    target.over_at = min(target.over_at, moved.expires)
     if moved.state == DELAYED:
         target.delayed += 1
-        target.delayed_at = min(target.delayed_at, moved.due)
+        target.ready_at = min(target.ready_at, moved.due)
     else:
         target.ready += 1
     db.announce(ref, int(moved.state == READY))

@@ -6,7 +6,7 @@ finds work, each for one bounded step that is a transaction of its own.
 
 from zaqar_lite.domain.models import NO_RETRIES, QueueRef, RetryPolicy, RetryPolicyOf, SweepResult
 from zaqar_lite.domain.yielding import next_turn
-from zaqar_lite.storage.sql import claiming, entries, expiring, history, posting
+from zaqar_lite.storage.sql import claiming, entries, expiring, posting
 from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.queues import NEVER, Queue
 
@@ -69,7 +69,7 @@ def _next_due(db: Database) -> tuple[int, QueueRef | None]:
 
 
 def _has_lapsed(_: Database, queue: Queue, now: int) -> bool:
-    return queue.lease_at <= now
+    return queue.leased > 0 and queue.ready_at <= now
 
 
 def _visit(db: Database, queue: Queue, now: int, limit: int, retries: RetryPolicy) -> SweepResult:
@@ -78,15 +78,13 @@ def _visit(db: Database, queue: Queue, now: int, limit: int, retries: RetryPolic
     if queue.is_bare:
         db.remove_queue(queue)
         return SweepResult()
-    expired, promoted = expiring.tidy(db, queue, now, limit)
-    lapsed = moved = 0
-    if queue.lease_at <= now:
-        lapsed, moved = claiming.end_lapsed(db, queue, now, max(1, limit - expired), retries)
-    forgotten = expiring.forget_keys(db, queue, now, limit)
-    forgotten += history.trim(db, queue, now, limit)
+    done, lapsed, moved = expiring.end(db, queue, now, limit), 0, 0
+    if queue.ready_at <= now:
+        most = max(1, limit - done.expired)
+        lapsed, moved = claiming.end_lapsed(db, queue, now, most, retries)
     letter = retries.dead_letter
     target = {letter.target} if moved and letter and letter.target else set()
-    return SweepResult(expired, promoted, lapsed - moved, moved, forgotten, frozenset(target))
+    return done._replace(lapsed=lapsed - moved, moved=moved, letters_in=frozenset(target))
 
 
 def _has_garbage(db: Database) -> bool:
