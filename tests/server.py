@@ -84,6 +84,12 @@ class ServerProcess:
         """The id of the main process."""
         return self._process.pid
 
+    def workers(self) -> list[int]:
+        """The processes below it that serve; multiprocessing's own helper is none."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in map(int, children)}
+        return [pid for pid, line in lines.items() if b"spawn_main" in line]
+
     def alive(self) -> bool:
         """Tell whether the main process runs."""
         return self._process.alive()

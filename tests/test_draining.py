@@ -10,6 +10,7 @@ import random
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pytest
 from tests.history import Habits, History, at_work, everything
 from tests.server import ServerProcess
 from tests.services.redis import start_redis
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 HEADERS = {"Client-ID": str(uuid.uuid4()), "X-Project-Id": "history"}
@@ -82,7 +84,7 @@ async def test_two_pools_are_drained_into_each_other_under_load_and_no_promise_i
             await asyncio.to_thread(server.start)
             queues = await make(server.url, databases, tmp_path)
             async with load(server, history, queues):
-                await asyncio.sleep(0.8)
+                await until(lambda: len(history.posts) > 300, seconds=60)
                 for name in ("redis", "embedded"):
                     await call(server.url, "POST", f"/v2/pools/{name}/drain")
                 await asyncio.sleep(random.uniform(0.5, 1.5))
@@ -94,13 +96,9 @@ async def test_two_pools_are_drained_into_each_other_under_load_and_no_promise_i
             clock.write_text(str(LATER_MS))  # what the clients hold lapses
             moved = {}
             for name in ("redis", "embedded"):
-                async with asyncio.timeout(60):
-                    while True:
-                        drain = await call(server.url, "GET", f"/v2/pools/{name}/drain")
-                        if drain["state"] == "completed":
-                            break
-                        await asyncio.sleep(0.2)
-                moved[name] = drain["messages_moved"]
+                drain = partial(call, server.url, "GET", f"/v2/pools/{name}/drain")
+                ended = await until(drain, lambda told: told["state"] == "completed", seconds=60)
+                moved[name] = ended["messages_moved"]
                 await call(server.url, "DELETE", f"/v2/pools/{name}")
             names = [*queues, "redis-dead", "embedded-dead"]
             history.end([text for name in names for text in await everything(server.url, name)])

@@ -69,8 +69,7 @@ def test_several_processes_are_counted_as_one_server(request: pytest.FixtureRequ
         server.wait_for(lambda: shown()["zaqar_lite_posted_messages_total"] == "40")
         depth = f'zaqar_lite_queue_messages{{project="ping",queue="{queue}",state="ready"}}'
         server.wait_for(lambda: shown().get(depth) == "40")
-        children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
-        os.kill(int(children[-1]), signal.SIGKILL)
+        os.kill(server.workers()[-1], signal.SIGKILL)
         server.wait_for(lambda: "another one takes its place" in server.log())
         assert int(shown()["zaqar_lite_posted_messages_total"]) == 40
         assert server.terminate() == 0
@@ -84,24 +83,14 @@ def test_sighup_reaches_processes_that_start_and_those_that_replace_others(
     config = tmp_path / "zaqar.toml"
     config.write_text("max_message_ttl = 2000\ndefault_message_ttl = 400\n")
     server = ServerProcess(redis.url, "--workers", "2", "--config", str(config))
-    server.start(ready=None)
-    children = Path(f"/proc/{server.pid}/task/{server.pid}/children")
-
-    def workers() -> list[int]:
-        return [
-            pid
-            for pid in map(int, children.read_text().split())
-            if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        ]
-
-    with server:
-        server.wait_for(lambda: len(workers()) == 2)
+    with server.start(ready=None):
+        server.wait_for(lambda: len(server.workers()) == 2)
         config.write_text("max_message_ttl = 950\ndefault_message_ttl = 400\n")
         os.kill(server.pid, signal.SIGHUP)
         told = "reloaded: max_message_ttl changed"
         server.wait_for(lambda: server.log().count(told) == 2)
         assert "takes its place" not in server.log()
-        os.kill(workers()[-1], signal.SIGKILL)
+        os.kill(server.workers()[-1], signal.SIGKILL)
         server.wait_for(lambda: server.log().count(told) == 3)
         assert server.terminate() == 0
 

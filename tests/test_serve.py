@@ -15,8 +15,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.api.sockets import Raw, request
 from tests.server import ServerProcess, environment, serve_in_vain
-from tests.services.process import free_port, listens
+from tests.services.process import free_port, listens, wait_until
 from zaqar_lite.bench.machine import cpu_seconds
 from zaqar_lite.cli import main
 
@@ -112,11 +113,7 @@ def test_serves_with_standard_streams_closed(closed: tuple[int, ...], tmp_path: 
     words = [*SERVE, "--port", str(port), "--store", f"embedded://{tmp_path}"]
     with subprocess.Popen(["sh", "-c", f'exec "$@" {streams}', "sh", *words]) as running:
         try:
-            deadline = time.monotonic() + 30
-            while not listens(port):
-                assert running.poll() is None
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            wait_until(lambda: listens(port) or running.poll() is not None, [])
             answer = httpx.put(f"http://127.0.0.1:{port}/v2/queues/q", headers=HEADERS)
             assert answer.status_code == 201
         finally:
@@ -162,17 +159,6 @@ def test_what_was_refused_is_found_by_its_request_id_at_debug_level() -> None:
     assert refused["status"] == 404
 
 
-def until_closed(connection: socket.socket) -> bytes:
-    """Read what the server says until it closes the connection."""
-    said = b""
-    try:
-        while part := connection.recv(65_536):
-            said += part
-    except ConnectionResetError:
-        pass  # it closed while we were still sending
-    return said
-
-
 @pytest.fixture(scope="module")
 def bounded() -> Iterator[ServerProcess]:
     """A server with small bounds for connections."""
@@ -186,45 +172,33 @@ def bounded() -> Iterator[ServerProcess]:
     [
         b"",
         b"GET /v2/queues HTTP/1.1\r\nHost:",
-        b"POST /v2/queues/q/messages HTTP/1.1\r\nHost: localhost\r\n"
-        b"Content-Type: application/json\r\n"
-        b"Client-ID: %s\r\nX-Project-ID: demo\r\nContent-Length: 27\r\n\r\n"
-        b'{"messages": ' % HEADERS["Client-ID"].encode(),
+        request("POST", "/v2/queues/q/messages", b'{"messages": ', length=27),
     ],
 )
 def test_an_incomplete_request_is_given_up(bounded: ServerProcess, begun: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", bounded.port), 30) as connection:
-        connection.sendall(begun)
+    with Raw(bounded) as raw:
+        raw.send(begun)
         started = time.monotonic()
-        assert until_closed(connection) == b""
+        assert raw.rest() == b""
         assert 0.9 <= time.monotonic() - started < 20
     with httpx.Client(base_url=bounded.url, headers=HEADERS) as http:
         assert http.get("/v2/queues").json()["queues"] == []
 
 
 def test_finishes_what_is_under_way_and_exits_0() -> None:
-    content = b'{"messages": [{"body": 1}]}'
-    head = (
-        "POST /v2/queues/q/messages HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
-        f"Client-ID: {HEADERS['Client-ID']}\r\nX-Project-ID: demo\r\n"
-        f"Content-Length: {len(content)}\r\n\r\n"
-    ).encode()
-    with (
-        ServerProcess("memory://") as server,
-        socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection,
-    ):
-        connection.sendall(head)
-        assert connection.recv(65_536).startswith(b"HTTP/1.1 100 ")
+    content, waits = b'{"messages": [{"body": 1}]}', {"Expect": "100-continue"}
+    with ServerProcess("memory://") as server, Raw(server) as raw:
+        raw.send(request("POST", "/v2/queues/q/messages", length=len(content), headers=waits))
+        assert raw.answer().status == 100
         os.kill(server.pid, signal.SIGTERM)
         server.wait_for(lambda: not listens(server.port))
-        connection.sendall(content)
-        assert connection.recv(65_536).startswith(b"HTTP/1.1 201 ")
+        raw.send(content)
+        assert raw.answer().status == 201
         assert server.terminate() == 0
 
 
 def test_serves_through_uvicorns_own_command() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     process = subprocess.Popen(
         [
             sys.executable,
@@ -240,14 +214,8 @@ def test_serves_through_uvicorns_own_command() -> None:
         env={**os.environ, "ZAQAR_LITE_STORE": "memory://"},
     )
     try:
-        deadline = time.monotonic() + 120
-        while True:
-            try:
-                answer = httpx.get(f"http://127.0.0.1:{port}/v2/ping", headers=HEADERS)
-                break
-            except httpx.ConnectError:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+        wait_until(lambda: listens(port), [], timeout=120)
+        answer = httpx.get(f"http://127.0.0.1:{port}/v2/ping", headers=HEADERS)
         assert answer.status_code == 204
     finally:
         process.terminate()

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import uuid
-from pathlib import Path
 
 import httpx
 import pytest
@@ -14,7 +13,6 @@ import pytest
 from tests.server import ServerProcess, serve_in_vain
 from tests.services.process import find_program, free_port, listens, wait_until
 from tests.services.redis import start_redis
-from zaqar_lite.bench.machine import descendants
 
 HEADERS = {"Client-ID": str(uuid.uuid4()), "X-Project-ID": "demo"}
 EVICTS = ("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
@@ -134,25 +132,16 @@ def test_an_error_in_the_moment_in_which_the_start_ends_is_no_traceback() -> Non
     assert finished.returncode == 1
 
 
-def serving(server: ServerProcess) -> list[int]:
-    """The processes below the server's that run Python; multiprocessing's own helper is none."""
-    return [
-        pid
-        for pid in descendants(server.pid)
-        if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
-
-
 def test_a_worker_that_dies_is_replaced_and_all_end_with_their_parent(
     request: pytest.FixtureRequest,
 ) -> None:
     redis = request.getfixturevalue("redis_server")
     with ServerProcess(redis.url, "--workers", "2") as server:
-        wait_until(lambda: len(serving(server)) == 2, [])
-        dead, other = serving(server)
+        wait_until(lambda: len(server.workers()) == 2, [])
+        dead, other = server.workers()
         os.kill(dead, signal.SIGKILL)
-        wait_until(lambda: len(set(serving(server)) - {dead, other}) == 1, [])
-        assert other in serving(server)
+        wait_until(lambda: len(set(server.workers()) - {dead, other}) == 1, [])
+        assert other in server.workers()
         (line,) = lines(server, "takes its place")
         assert f"worker {dead} ended by signal 9" in line
         assert server.ping() == 204

@@ -34,6 +34,14 @@ def strict() -> Iterator[ServerProcess]:
         yield started
 
 
+def fill(server: ServerProcess, queue: str) -> None:
+    """Post so much that a page of it is 2 MB."""
+    body = b'{"messages": [{"body": "%b"}]}' % (b"x" * 200_000)
+    with Raw(server) as raw:
+        for _ in range(10):
+            assert raw.call("POST", f"/v2/queues/{queue}/messages", body).status == 201
+
+
 @pytest.mark.parametrize("size", [262_145, 2_000_000, 7_000_000])
 def test_a_body_that_is_too_large_is_refused_and_the_connection_ends(
     server: ServerProcess, size: int
@@ -169,10 +177,7 @@ def test_a_client_that_sends_nothing_more_is_waited_for_briefly(server: ServerPr
 
 def test_a_reader_who_does_not_read_is_dropped(strict: ServerProcess) -> None:
     """Its answers fill the kernel's buffers first, so it asks for many."""
-    with Raw(strict) as filler:
-        body = b'{"messages": [{"body": "%b"}]}' % (b"x" * 200_000)
-        for _ in range(10):
-            assert filler.call("POST", "/v2/queues/big/messages", body).status == 201
+    fill(strict, "big")
     readers = [socket.socket() for _ in range(5)]
     try:
         for reader in readers:
@@ -188,10 +193,7 @@ def test_a_reader_who_does_not_read_is_dropped(strict: ServerProcess) -> None:
 
 
 def test_a_reader_who_reads_slowly_gets_all_of_its_answer(strict: ServerProcess) -> None:
-    with Raw(strict) as filler:
-        body = b'{"messages": [{"body": "%b"}]}' % (b"x" * 200_000)
-        for _ in range(10):
-            assert filler.call("POST", "/v2/queues/slow/messages", body).status == 201
+    fill(strict, "slow")
     with Raw(strict) as raw:
         raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
         raw.send(request("GET", "/v2/queues/slow/messages?echo=true"))

@@ -30,7 +30,7 @@ async def test_a_post_wakes_a_waiting_claim(api: Api) -> None:
     waiting = claiming(api)
     await asleep(api, waiting)
     await api.post({"body": 1})
-    (message,) = await asyncio.wait_for(waiting, 5)
+    (message,) = await asyncio.wait_for(waiting, 20)
     assert message["body"] == 1
 
 
@@ -63,7 +63,7 @@ async def test_a_wrong_request_is_refused_before_it_waits_behind_others(
     async with asyncio.timeout(10):
         await api.expect(400, method, path, document)
     await api.post({"body": 1})
-    (message,) = await asyncio.wait_for(first, 5)
+    (message,) = await asyncio.wait_for(first, 20)
     assert message["body"] == 1
 
 
@@ -81,8 +81,8 @@ async def test_readers_are_all_woken_and_take_no_turn(api: Api) -> None:
     waiting = claiming(api)
     await asleep(api, *reading, waiting)
     await api.post({"body": 1}, {"body": 2})
-    assert len(await asyncio.wait_for(waiting, 5)) == 1
-    for answer in await asyncio.wait_for(asyncio.gather(*reading), 5):
+    assert len(await asyncio.wait_for(waiting, 20)) == 1
+    for answer in await asyncio.wait_for(asyncio.gather(*reading), 20):
         assert answer.json()["messages"]
 
 
@@ -90,7 +90,7 @@ async def test_a_waiting_pop_takes_one(api: Api) -> None:
     popping = asyncio.create_task(api.call("DELETE", "messages?pop=1&wait=30"))
     await asleep(api, popping)
     await api.post({"body": 1}, {"body": 2})
-    assert len((await asyncio.wait_for(popping, 5)).json()["messages"]) == 1
+    assert len((await asyncio.wait_for(popping, 20)).json()["messages"]) == 1
 
 
 def waiting_claim(server: ServerProcess, wait: int) -> Raw:

@@ -16,6 +16,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.api.conftest import CLIENT_ID, running
 from tests.api.sockets import SENDER, Raw, established
+from tests.api.sockets import Answer as HttpAnswer
 from tests.api.websocket.talk import Talk
 from tests.conftest import StartServer
 from tests.idle_connections import opened
@@ -28,9 +29,28 @@ from zaqar_lite.server.sockets import MOST_DISCARDED
 
 UNREAD: dict[str, Any] = {"action": None, "body": {}, "headers": {}, "api": "v2"}
 HANDSHAKE = (
-    "GET {path} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    "GET /v2/ws HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n{more}\r\n"
 )
+
+
+def upgrade(raw: Raw, host: str = "127.0.0.1", more: str = "") -> HttpAnswer:
+    """Ask for a socket; answer what is said to that."""
+    raw.send(HANDSHAKE.format(host=host, more=more).encode())
+    return raw.answer()
+
+
+def send_frame(raw: Raw, action: str, **body: Any) -> None:
+    """Send a frame on a socket that `upgrade` has opened."""
+    text = json.dumps({"action": action, "headers": SENDER, "body": body}).encode()
+    raw.send(b"\x81\xfe%b\0\0\0\0%b" % (struct.pack("!H", len(text)), text))
+
+
+def fill(raw: Raw) -> None:
+    """Post more than the kernel's buffers hold, of which one page is 10 MB."""
+    body = json.dumps({"messages": [{"body": "x" * 250_000}]}).encode()
+    for _ in range(40):
+        assert raw.call("POST", "/v2/queues/q/messages", body).status == 201
 
 
 @pytest.mark.parametrize("sent", ["", "{", '{"action": NaN}', b"", b"\xc1", b"\x82"])
@@ -227,9 +247,7 @@ def test_many_frames_at_once_are_answered_in_their_order(server: ServerProcess) 
 
 def test_compression_is_off(server: ServerProcess) -> None:
     with Raw(server) as raw:
-        more = "Sec-WebSocket-Extensions: permessage-deflate\r\n"
-        raw.send(HANDSHAKE.format(path="/v2/ws", host="127.0.0.1", more=more).encode())
-        answer = raw.answer()
+        answer = upgrade(raw, more="Sec-WebSocket-Extensions: permessage-deflate\r\n")
         assert answer.status == 101
         assert "sec-websocket-extensions" not in answer.headers
 
@@ -260,8 +278,7 @@ def test_a_page_of_an_allowed_host_opens_a_socket() -> None:
 
 def test_a_name_that_is_not_ours_opens_no_socket(server: ServerProcess) -> None:
     with Raw(server) as raw:
-        raw.send(HANDSHAKE.format(path="/v2/ws", host="evil.example", more="").encode())
-        answer = raw.answer()
+        answer = upgrade(raw, host="evil.example")
         assert (answer.status, answer.json()["title"]) == (400, "Invalid header value")
 
 
@@ -269,7 +286,7 @@ def test_a_name_that_is_not_ours_opens_no_socket(server: ServerProcess) -> None:
     "wrong", ["Sec-WebSocket-Version: 12", "Sec-WebSocket-Key: short", "Connection: close"]
 )
 def test_a_wrong_handshake_is_refused(server: ServerProcess, wrong: str) -> None:
-    lines = HANDSHAKE.format(path="/v2/ws", host="127.0.0.1", more="").split("\r\n")
+    lines = HANDSHAKE.format(host="127.0.0.1", more="").split("\r\n")
     name = wrong.partition(":")[0]
     sent = "\r\n".join(wrong if line.startswith(f"{name}:") else line for line in lines)
     with Raw(server) as raw:
@@ -282,7 +299,7 @@ def test_a_socket_waits_for_the_answer_that_its_connection_owes(server: ServerPr
     with Raw(server) as raw:
         head = "Host: 127.0.0.1\r\nClient-ID: 3381af922b9e11e3b19171861300734c\r\nX-Project-ID: p"
         waits = f"POST /v2/queues/q/claims?wait=1 HTTP/1.1\r\n{head}\r\n\r\n"
-        shake = HANDSHAKE.format(path="/v2/ws", host="127.0.0.1", more="")
+        shake = HANDSHAKE.format(host="127.0.0.1", more="")
         raw.send((waits + shake).encode())
         assert raw.answer().status == 204
         assert raw.answer().status == 101
@@ -291,8 +308,7 @@ def test_a_socket_waits_for_the_answer_that_its_connection_owes(server: ServerPr
 def test_a_client_that_vanishes_is_noticed() -> None:
     env = {"ZAQAR_LITE_REQUEST_TIMEOUT": "0.9"}
     with ServerProcess("memory://", env=env) as server, Raw(server) as raw:
-        raw.send(HANDSHAKE.format(path="/v2/ws", host="127.0.0.1", more="").encode())
-        assert raw.answer().status == 101
+        assert upgrade(raw).status == 101
         seen = raw.rest()  # it answers no ping
         assert seen[:2] == b"\x89\x00"
         code = struct.unpack("!H", seen[seen.index(b"\x88") + 2 :][:2])
@@ -303,8 +319,7 @@ def test_a_reader_that_reads_nothing_is_sent_away() -> None:
     """It asks on and on: it is stopped from asking, and its connection ends."""
     env = {"ZAQAR_LITE_REQUEST_TIMEOUT": "1"}
     with ServerProcess("memory://", env=env) as server, Raw(server) as raw:
-        raw.send(HANDSHAKE.format(path="/v2/ws", host="127.0.0.1", more="").encode())
-        assert raw.answer().status == 101
+        assert upgrade(raw).status == 101
         echoed = b'{"action": "x", "body": "%b"}' % (b"x" * 60_000)
         frame = b"\x81\xfe%b\0\0\0\0%b" % (struct.pack("!H", len(echoed)), echoed)
         deadline = time.monotonic() + 60
@@ -318,16 +333,10 @@ def test_a_reader_who_reads_slowly_gets_all_of_a_large_answer() -> None:
     """It is larger than the kernel's buffers, and takes longer than a reader may stand still."""
     env = {"ZAQAR_LITE_REQUEST_TIMEOUT": "1"}
     with ServerProcess("memory://", env=env) as server, Raw(server) as raw:
-        body = json.dumps({"messages": [{"body": "x" * 250_000}]}).encode()
-        for _ in range(40):
-            assert raw.call("POST", "/v2/queues/q/messages", body).status == 201
+        fill(raw)
         raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
-        raw.send(HANDSHAKE.format(path="/v2/ws", host="127.0.0.1", more="").encode())
-        assert raw.answer().status == 101
-        asked = {"queue_name": "q", "limit": 40, "large": True, "echo": True}
-        frame = {"action": "message_list", "headers": SENDER, "body": asked}
-        text = json.dumps(frame).encode()
-        raw.send(b"\x81\xfe%b\0\0\0\0%b" % (struct.pack("!H", len(text)), text))
+        assert upgrade(raw).status == 101
+        send_frame(raw, "message_list", queue_name="q", limit=40, large=True, echo=True)
         said, started = 0, time.monotonic()
         while said < 8_000_000:
             part = raw.socket.recv(100_000)
@@ -338,17 +347,11 @@ def test_a_reader_who_reads_slowly_gets_all_of_a_large_answer() -> None:
 
 def test_a_notification_that_comes_behind_a_large_answer_ends_nothing() -> None:
     with ServerProcess("memory://") as server, Raw(server) as raw, Raw(server) as other:
-        body = json.dumps({"messages": [{"body": "x" * 250_000}]}).encode()
-        for _ in range(40):
-            assert other.call("POST", "/v2/queues/q/messages", body).status == 201
+        fill(other)
         raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
-        raw.send(HANDSHAKE.format(path="/v2/ws", host="127.0.0.1", more="").encode())
-        assert raw.answer().status == 101
-        page = {"queue_name": "q", "limit": 40, "large": True, "echo": True}
-        for action, asked in ("subscription_create", {"queue_name": "r"}), ("message_list", page):
-            frame = {"action": action, "headers": SENDER, "body": asked}
-            text = json.dumps(frame).encode()
-            raw.send(b"\x81\xfe%b\0\0\0\0%b" % (struct.pack("!H", len(text)), text))
+        assert upgrade(raw).status == 101
+        send_frame(raw, "subscription_create", queue_name="r")
+        send_frame(raw, "message_list", queue_name="q", limit=40, large=True, echo=True)
         said = raw.socket.recv(10_000)
         while b"message_list" not in said:
             said += raw.socket.recv(10_000)
