@@ -148,11 +148,8 @@ end)
 -- The live messages that a live claim holds, by their positions: ids (the same), positions, records and tracks.
 local function held_now(id)
   local claim = call('HGET', claims, id)
-  local positions, its = held_by(id, claim or '')
-  local found = {positions = positions, ids = positions, records = gather(messages, positions), tracks = its}
-  return only(found, function(i)
-    return found.records[i] and is_held(its[i]) and expires_of(found.records[i], its[i]) > now
-  end), claim
+  local positions, its = held_by(id, claim or '', true)
+  return live_of(positions, positions, gather(messages, positions), its), claim
 end
 
 -- Read a live claim and the live messages it holds.

@@ -260,7 +260,7 @@ end
 
 -- Find messages by id: position (8 bytes) and randomness (8 bytes).
 
--- Answers positions and records in the order of the ids; false where this queue has none.
+-- Answers positions and records in the order of the ids; '' and false where this queue has none.
 local function locate(wanted)
   local positions, others = {}, {}
   for i, id in ipairs(wanted) do
@@ -269,7 +269,7 @@ local function locate(wanted)
   local records = gather(messages, positions)
   for i, id in ipairs(wanted) do
     if not records[i] or records[i]:sub(R.randomness, R.flags - 1) ~= id:sub(9, 16) then
-      positions[i], records[i] = false, false
+      positions[i], records[i] = '', false
       others[#others + 1] = i
     end
   end
@@ -279,8 +279,8 @@ local function locate(wanted)
       names[n] = wanted[i]
     end
     for n, position in ipairs(gather(ids, names)) do
-      positions[others[n]] = position
       if position then
+        positions[others[n]] = position
         known[#known + 1], at[#at + 1] = position, others[n]
       end
     end
@@ -291,38 +291,21 @@ local function locate(wanted)
   return positions, records
 end
 
--- Of lists that belong together what `is_kept` tells by the place.
-local function only(lists, is_kept)
-  local kept, count = {ids = {}, positions = {}, records = {}, tracks = {}}, 0
-  for i = 1, #lists.ids do
-    if is_kept(i) then
+-- Of ids, positions, records and tracks the live ones, without gaps.
+local function live_of(ids, positions, records, its)
+  local count, named, places, kept, theirs = 0, {}, {}, {}, {}
+  for i, record in ipairs(records) do
+    if record and expires_of(record, its[i]) > now then
       count = count + 1
-      for name, values in pairs(lists) do
-        kept[name][count] = values[i]
-      end
+      named[count], places[count], kept[count], theirs[count] = ids[i], positions[i], record, its[i]
     end
   end
-  return kept
+  return {ids = named, positions = places, records = kept, tracks = theirs}
 end
 
--- The live ones of what was located: ids, positions, records and tracks, without gaps.
 local function locate_live(wanted)
-  local live, is_whole, is_live = {ids = wanted}, true, true
-  live.positions, live.records = locate(wanted)
-  for i = 1, #wanted do
-    is_whole = is_whole and live.records[i]
-  end
-  if not is_whole then
-    live = only(live, function(i) return live.records[i] end)
-  end
-  live.tracks = tracks_of(live.positions)
-  local function has_time(i)
-    return expires_of(live.records[i], live.tracks[i]) > now
-  end
-  for i = 1, #live.ids do
-    is_live = is_live and has_time(i)
-  end
-  return is_live and live or only(live, has_time)
+  local positions, records = locate(wanted)
+  return live_of(wanted, positions, records, tracks_of(positions))
 end
 
 -- Claims: what they hold, and how their leases lapse.
@@ -351,12 +334,12 @@ local function left_in(claim, gone)
   return left
 end
 
--- What of a claim it has not let go: positions and tracks. A message that left the queue has no
--- track; one that another claim took has another id in it.
-local function held_by(id, claim)
+-- What of a claim it has not let go: positions and tracks; `live` if only those whose leases go on. A message that
+-- left the queue has no track; one that another claim took has another id in it.
+local function held_by(id, claim, live)
   local positions, mine, its = positions_in(claim), {}, {}
   for i, track in ipairs(tracks_of(positions)) do
-    if track and claim_of(track) == id and has_flag(track, HELD) then
+    if track and claim_of(track) == id and has_flag(track, HELD) and (not live or until_of(track) > now) then
       mine[#mine + 1] = positions[i]
       its[#its + 1] = track
     end

@@ -21,7 +21,8 @@ operation('list', ALWAYS, {whole = true, version = true}, function()
     return behind
   end
   local function resolve(position, id)
-    return id ~= '' and locate({id})[1] or position
+    local at = id ~= '' and locate({id})[1] or ''
+    return at ~= '' and at or position
   end
   local after = resolve(ARGV[3], ARGV[4])
   local last = resolve(ARGV[5], ARGV[6])
@@ -229,31 +230,21 @@ end)
 -- Cut all messages into ranges of about equal size: the last position of each range, one behind the
 -- other. The cuts are estimated from samples of each index.
 local function cuts_of(sources, most)
-  local sizes, total = {}, 0
-  for i, source in ipairs(sources) do
-    sizes[i] = call('ZCARD', source)
-    total = total + sizes[i]
+  local samples, cuts, total = {}, {}, 0
+  for _, source in ipairs(sources) do
+    total = total + call('ZCARD', source)
   end
-  -- Each sample stands for `step` messages. Up to 400 messages, all of them are read.
+  -- Of up to 400 messages all are read; of more, each that has `step` others of its index behind it, from the last on.
   local step = math.max(1, math.ceil(total / 400))
-  local samples = {}
-  for i, source in ipairs(sources) do
-    local rank = math.min(step, sizes[i]) - 1
-    local before = -1
-    while rank > before do
-      local position = call('ZRANGE', source, rank, rank)[1]
-      samples[#samples + 1] = {position, rank - before, struct.unpack('>I8', position)}
-      before = rank
-      rank = math.min(rank + step, sizes[i] - 1)
+  for _, source in ipairs(sources) do
+    for rank = call('ZCARD', source) - 1, 0, -step do
+      samples[#samples + 1] = struct.unpack('>I8', call('ZRANGE', source, rank, rank)[1])
     end
   end
-  table.sort(samples, function(a, b) return a[3] < b[3] end)
-  local cuts, ranges, seen = {}, math.min(most, total), 0
-  for i, sample in ipairs(samples) do
-    seen = seen + sample[2]
-    if i == #samples or seen >= math.floor(total * (#cuts + 1) / ranges) then
-      cuts[#cuts + 1] = sample[1]
-    end
+  table.sort(samples)
+  local ranges = math.min(most, #samples)
+  for range = 1, ranges do
+    cuts[range] = struct.pack('>I8', samples[math.floor(#samples * range / ranges)])
   end
   return table.concat(cuts)
 end
