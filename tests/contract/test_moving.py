@@ -1,14 +1,21 @@
 """Moving messages on demand: ids stay, each moves once, and what somebody holds stays."""
 
 import asyncio
+import operator
 
 import pytest
 from msgspec.structs import replace
 
 from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, bury, fail, ids, new, some, texts
+from tests.waiting import until
 from zaqar_lite.domain.attempts import Ended
-from zaqar_lite.domain.models import DelayMode, RetryPolicy
+from zaqar_lite.domain.models import DelayMode, Move, RetryPolicy, StoreOptions
 from zaqar_lite.domain.settlements import Outcome
+from zaqar_lite.service.pooling.drain import CARRIED_MS, Drains, DrainWorker
+from zaqar_lite.service.pooling.placement import CARRY, Place, Placements
+from zaqar_lite.service.pooling.pooled_store import OpenConnections, PooledMessages
+from zaqar_lite.service.pooling.pools import Pool, PoolRegistry, StoreKind
+from zaqar_lite.storage.sql import create
 
 pytestmark = pytest.mark.anyio
 ABSENT = "0" * 15 + "1" + "0" * 15 + "1"
@@ -158,3 +165,35 @@ async def test_letters_that_go_back_do_not_wait_for_those_that_come(
     assert sorted(ids(await other.listed())) == sorted(posted)
     assert set(texts(claimed.messages)) <= set("xyz")
     assert sorted(ids(await queue.listed())) == sorted(letters)
+
+
+@pytest.mark.parametrize("delay", [0, MINUTE])
+async def test_what_waits_for_a_pool_arrives_where_its_target_has_come_beside_it(
+    queue: QueueUnderTest, other: QueueUnderTest, delay: int
+) -> None:
+    """The target's pool was drained into the store in which the redriven messages wait."""
+    stores, clock = queue.stores, queue.stores.clock
+    registry = PoolRegistry(stores.management, lambda _: StoreKind("memory"))
+    placements = Placements(stores.management, registry, clock)
+    elsewhere, _ = create("memory://", clock=clock, options=StoreOptions())
+    pooled = PooledMessages(
+        stores.messages, registry, placements, OpenConnections(lambda _: elsewhere), clock
+    )
+    worker = DrainWorker(pooled, Drains(stores.management, registry, clock), wait=0.02)
+    await registry.put_pool(Pool("elsewhere", "memory://", 1))
+    await placements.write(queue.ref, Place("elsewhere"))
+    (message_id,) = await dead(queue, other, "a")
+    assert await pooled.move(other.ref, (message_id,), Move(queue.ref, HOUR, delay)) == [
+        Outcome.DONE
+    ]
+    await placements.write(queue.ref, Place())
+    worker.start()
+    try:
+        found = await until(lambda: queue.get(message_id), len)
+        assert await queue.counts() == ((0, 1, 0) if delay else (1, 0, 0))
+        assert (found[0].body, found[0].client_id) == (b'"a"', "producer")
+        queue.advance(CARRIED_MS)
+        await until(lambda: stores.management.list_records(CARRY, limit=1), operator.not_)
+    finally:
+        await worker.stop()
+    assert ids(await queue.get(message_id)) == [message_id]

@@ -36,7 +36,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Conflict, NotFound, RecordChanged, Unavailable
 from zaqar_lite.domain.identity import DELIVERIES_PROJECT
 from zaqar_lite.domain.ids import Marker
-from zaqar_lite.domain.models import ListQuery, Message, QueueRef, Record
+from zaqar_lite.domain.models import ListQuery, Message, Move, QueueRef, Record
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.yielding import next_turn
 from zaqar_lite.service.background import Background, BackgroundWorker, LoggedErrors
@@ -422,6 +422,12 @@ class DrainWorker(BackgroundWorker):
             is_empty = True
             async for found in self._movable(old, staging, held=False):
                 is_empty = False
+                if new is old:  # the target came here, and a store may not take a second copy
+                    for one in found:
+                        due = max((one.delay_expires_at or 0) - one.now, 0)
+                        move = Move(target, one.expires_at - one.now, due, reset=False)
+                        await old.move(staging, (one.id,), move)
+                    continue
                 for one in found:
                     redriven = 0 if one.origin is None else one.origin.redriven
                     source = f"{one.id}/{redriven}"
