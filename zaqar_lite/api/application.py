@@ -153,12 +153,12 @@ class Application:
                 response = await self._admit(request, dialect)
             route = request.route
             if response is None and route is not None:
-                if self._quotas.are_metered:
+                if self._quotas.has_rates or self._quotas.has_connections:
                     await self._count(request, route)
                 self.metrics.asked += route.hot
                 response = await (request.action or route.action)(request)
                 response.body = response.text() if request.checks is None else b""
-                if self.rates.is_on and route.rate_kind == READ:
+                if self._quotas.has_rates and route.rate_kind == READ:
                     size = len(response.body or response.text())
                     self.rates.charge(request.project, READ, size)
             assert response is not None  # noqa: S101 - without a route, `_admit` has answered
@@ -173,7 +173,7 @@ class Application:
             _log(request, response.status, seconds, every=self.access_log)
         if self.traces is not None and span is not None:
             self.traces.end(span, request, response.status)
-        if response.stream is not None and self.rates.is_on:
+        if response.stream is not None and self._quotas.has_rates:
             response.stream = self._charge_stream(response.stream, request.project)
         return response
 
@@ -243,9 +243,9 @@ class Application:
         if not request.project:
             return
         kind = route.rate_kind
-        if kind is not None and self.rates.is_on:
+        if kind is not None and self._quotas.has_rates:
             self.rates.spend(request.project, kind, 0 if kind == READ else request.size)
-        if request.link is not None and self.connection_limits.is_on:
+        if request.link is not None:
             await self.connection_limits.serve(request.link, request.project)
 
     async def _admit(self, request: Request, dialect: Dialect | None) -> Response | None:

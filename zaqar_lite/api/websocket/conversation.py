@@ -156,7 +156,7 @@ class Conversation:
             if host.authentication is not None:
                 principal = await host.authentication.identify(proof, self._socket.address)
                 project = _project_of(principal, given.get("X-Project-ID"))
-                if project is not None and host.connection_limits.is_on:
+                if project is not None:
                     await host.connection_limits.serve(self._socket, project)
                 expires_at = principal.expires_at
         except Exception as exc:  # noqa: BLE001 - the outermost handler: a bug is a 500, logged

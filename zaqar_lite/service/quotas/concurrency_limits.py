@@ -261,18 +261,13 @@ class ConnectionLimits:
         self._quotas = quotas
         self.limit = limit
 
-    @property
-    def is_on(self) -> bool:
-        """Whether any project has such a quota."""
-        return self._quotas.has_connections
-
     async def serve(self, link: Link, project: str) -> None:
-        """Serve a request of a project on a connection.
+        """Serve a request of a project on a connection, counted while any project has a quota.
 
         Raises:
             QuotaReached: the project has as many other connections as its quota allows.
         """
-        if link.project == project:
+        if link.project == project or not self._quotas.has_connections:
             return
         quota = self._quotas.of(project).connections
         if not await self.limit.take(project, quota):

@@ -43,8 +43,6 @@ class Quotas(BackgroundWorker):
         """Whether any project has a rate."""
         self.has_connections = False
         """Whether any project has a quota of connections."""
-        self.are_metered = False
-        """Whether requests are counted, because any project has one of the two."""
         self.bound_messages = False
         """Whether any project has a quota of messages or bytes."""
         self.changed: Callable[[], None] = lambda: None
@@ -136,7 +134,6 @@ class Quotas(BackgroundWorker):
         self._set |= dict.fromkeys(INTERNAL_PROJECTS, UNLIMITED)  # our own workers wait there
         self.has_rates = any(quota.rates != UNLIMITED.rates for quota in quotas)
         self.has_connections = any(quota.connections is not None for quota in quotas)
-        self.are_metered = self.has_rates or self.has_connections
         self.bound_messages = any(map(bounds_messages, quotas))
         self.changed()
 

@@ -84,12 +84,9 @@ class RateLimits:
 
     def __post_init__(self) -> None:
         self._accounts: dict[str, Account] = {}
-        self.is_on = self.quotas.has_rates
-        """Whether any project has a rate: else there is nothing to ask for."""
 
     def refresh(self) -> None:
         """Take the quotas as they are now; projects whose own did not change keep their buckets."""
-        self.is_on = self.quotas.has_rates
         of = self.quotas.of
         kept = {name: one for name, one in self._accounts.items() if one.quota == of(name)}
         self._accounts = kept
