@@ -5,7 +5,6 @@ anywhere. Only asymmetric signatures count.
 """
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jwt
+import msgspec
 
 from zaqar_lite.domain.errors import Invalid, Unauthenticated, Unavailable
 from zaqar_lite.domain.identity import Grant, How, Principal, is_project_id, parse_grants
@@ -159,7 +159,7 @@ class PublishedKeys:
     async def _read(self) -> None:
         begun = self._monotonic()
         try:
-            self._keys = _usable(_parse(await self._fetch()))
+            self._keys = _usable(await self._fetch())
             self._read_at = begun
         except (OSError, ValueError, RecursionError, jwt.PyJWTError) as exc:
             logger.warning("the keys of the tokens' issuer can't be read: %s", exc)
@@ -167,18 +167,14 @@ class PublishedKeys:
             self._reading = None
 
 
-def _parse(text: bytes) -> jwt.PyJWKSet:
-    document = json.loads(text)
-    keys = document.get("keys") if isinstance(document, dict) else None
-    if not isinstance(keys, list) or not all(isinstance(key, dict) for key in keys):
-        raise ValueError("what was read is no JWKS")
-    return jwt.PyJWKSet.from_dict(document)
+class _Published(msgspec.Struct):
+    keys: list[dict[str, Any]]
 
 
-def _usable(found: jwt.PyJWKSet) -> dict[str | None, jwt.PyJWK]:
+def _usable(text: bytes) -> dict[str | None, jwt.PyJWK]:
     """The keys by id that are long enough; one alone may have none."""
     usable: dict[str | None, jwt.PyJWK] = {}
-    for key in found.keys:
+    for key in jwt.PyJWKSet(msgspec.json.decode(text, type=_Published).keys).keys:
         if key.algorithm_name not in ALGORITHMS or key.public_key_use not in (None, "sig"):
             continue
         if key.key_type == "RSA" and key.key.key_size < _SMALLEST_RSA:
