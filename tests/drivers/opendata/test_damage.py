@@ -108,7 +108,6 @@ async def test_what_a_purge_of_an_earlier_version_left_goes(filled: Store) -> No
     puts = {
         keys.message_key(RecordType.GARBAGE, 7): bookkeeping.GARBAGE.encode([number]),
         keys.message_key(RecordType.PAYLOAD, number): records.encode_payload(b'"purged"'),
-        keys.queue_key(RecordType.GROUP, b"project/queue") + b"group": b"",
     }
     page = keys.queue_key(RecordType.ACTIVE, b"project/other")
     await filled.put(puts, page)

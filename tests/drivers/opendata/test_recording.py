@@ -39,7 +39,7 @@ RAW = b"project/queue"
 LEFT = (
     RecordType.PAYLOAD, RecordType.ACTIVE, RecordType.DONE, RecordType.FAILED, RecordType.ATTEMPTS,
     RecordType.CONFIG, RecordType.CLAIM, RecordType.IDEMPOTENCY, RecordType.ATTEMPT,
-    RecordType.ADOPTED, RecordType.GROUP,
+    RecordType.ADOPTED,
 )  # fmt: skip
 
 

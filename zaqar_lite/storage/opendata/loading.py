@@ -255,7 +255,6 @@ class Loading:
         await self._each(RecordType.IDEMPOTENCY, self._read_key)
         await self._each(RecordType.RECORD, self._read_record)
         await self._each(RecordType.GARBAGE, self._read_garbage)
-        await self._each(RecordType.GROUP, lambda key, _: self.deletes.append(key))
         self._find_overlaps()
         last: int | None = self.connection.execute("SELECT max(id) FROM logged").get
         self.position = max(self.position, last or 0)  # it may be another writer's

@@ -61,7 +61,6 @@ class Extra(NamedTuple):
                 last claim, its last client and the reason
     parked      released with a delay: stored as in flight until then, but not claimed
     redriven    how often a dead letter was put back
-    group       its group, which its headers name; earlier versions wrote it
     """
 
     held: tuple[int, int] | None = None
@@ -76,7 +75,6 @@ class Extra(NamedTuple):
     reason: str | None = None
     parked: bool | None = None
     redriven: int | None = None
-    group: str | None = None
 
     def with_origin(self, origin: Origin) -> "Extra":
         """The same, of a dead letter."""
@@ -115,7 +113,7 @@ _HELD = struct.Struct("<QHqq")
 _PARTS: Sequence[Codec[Any]] = (
     fixed("<qq"), number("<q"), number("<Q"), NOTHING, BYTES_16, NOTHING,
     Codec(lambda moved: pack(_MOVED, *moved[:2]) + utf8(moved[2]), _read_moved),
-    BYTES_16, CONSUMER, UTF8, NOTHING, number("<B"), UTF8,
+    BYTES_16, CONSUMER, UTF8, NOTHING, number("<B"),
 )  # fmt: skip
 """The fields of extras, which their flags name, beginning with the lowest."""
 

@@ -18,7 +18,6 @@
     01 10 deadline id            message of the log that no queue received, until its retention ends
     01 11 id                     id of a message that another store had given it
     01 11 id TB(queue)           the same of one that ended in a queue; `id` is what it begins with
-    01 12 TB(queue) ...          message of a group; earlier versions wrote it
     03 01 segment 10 TB(log) var_u64(sequence - start of the segment)     entry of the log
     03 01 segment 40 log         listing of the log's keys
     03 01 00000000 20            block of the log's sequences
@@ -70,7 +69,6 @@ class RecordType(Enum):
     RECORD = 0x0F
     UNROUTED = 0x10
     ADOPTED = 0x11
-    GROUP = 0x12
 
 
 @cache
@@ -238,7 +236,7 @@ STATE = prefix(RecordType.STATE)
 
 _OF_QUEUE = (
     RecordType.ACTIVE, RecordType.DONE, RecordType.FAILED, RecordType.CONFIG, RecordType.CLAIM,
-    RecordType.IDEMPOTENCY, RecordType.GROUP,
+    RecordType.IDEMPOTENCY,
 )  # fmt: skip
 _OF_MESSAGE = RecordType.PAYLOAD, RecordType.ATTEMPTS, RecordType.ADOPTED
 

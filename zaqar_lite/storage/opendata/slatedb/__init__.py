@@ -108,27 +108,6 @@ def _syncfs(descriptor: int) -> None:
         raise OSError(code, os.strerror(code))
 
 
-async def _in_time(step: Awaitable[T], local: LocalDirectory | None) -> T:
-    """Wait for a step of the opening, with a limit; SlateDB itself would retry for ever, silently.
-
-    Raises TimeoutError: no answer in time; says what to check; OSError: the disk can't be written.
-    """
-    patience = _OPENING_REMOTE if local is None else _OPENING_LOCAL
-    task = asyncio.ensure_future(step)
-    until = time.monotonic() + patience
-    try:
-        while time.monotonic() < until:
-            await asyncio.wait({task}, timeout=min(_LOOK, patience))
-            if task.done():
-                return task.result()
-            if local is not None:
-                await local.try_to_write()
-    finally:
-        task.cancel()
-    place = "AWS_ENDPOINT, AWS_REGION and the network" if local is None else "its disk"
-    raise TimeoutError(f"no answer in {patience:g} seconds. See to {place}.")
-
-
 def _cannot_open(place: str, exc: Exception) -> ZaqarLiteError:
     """The error for a store that can't be opened, with what to do; a time-out is temporary."""
     if isinstance(exc, TimeoutError):
@@ -210,9 +189,27 @@ class SlateDbEngine:
         return db
 
     async def _build_once(self) -> slatedb.Db:
+        """Let SlateDB open the place, with a limit: it would try again for ever, silently.
+
+        Raises TimeoutError: no answer in time; says what to check; OSError: the disk can't be
+        written.
+        """
         builder = slatedb.DbBuilder(self._path, slatedb.ObjectStore.resolve(self._url))
         builder.with_settings(settings())
-        return await _in_time(builder.build(), self._local)
+        patience, place = _OPENING_LOCAL, "its disk"
+        if self._local is None:
+            patience, place = _OPENING_REMOTE, "AWS_ENDPOINT, AWS_REGION and the network"
+        building = asyncio.ensure_future(builder.build())
+        try:
+            async with asyncio.timeout(patience):
+                while not (await asyncio.wait({building}, timeout=_LOOK))[0]:
+                    if self._local is not None:
+                        await self._local.try_to_write()
+        except TimeoutError as exc:
+            raise TimeoutError(f"no answer in {patience:g} seconds. See to {place}.") from exc
+        finally:
+            building.cancel()
+        return building.result()
 
     async def get(self, key: bytes) -> bytes | None:
         """Read a record; None where it is absent. Raises Unreadable: it is damaged."""
