@@ -64,8 +64,8 @@ class Names(AbstractResolver):
         """Nothing is open."""
 
 
-def notification(url: str) -> Notification:
-    return Notification(url, {"content-type": "application/json"}, b"{}", {})
+def notification(url: str, project: str = "p") -> Notification:
+    return Notification(url, {"content-type": "application/json"}, b"{}", {}, project)
 
 
 async def send(url: str, guard: Guard | None = None, **given: Any) -> Answer:
@@ -155,7 +155,7 @@ async def test_a_name_that_changes_its_meaning_is_refused_at_the_next_connection
         assert names.asked[-1] == "rebinding.example."
 
 
-async def test_silent_names_hold_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_names_hold_up_no_other_project(monkeypatch: pytest.MonkeyPatch) -> None:
     released = threading.Event()
     ask = socket.getaddrinfo
 
@@ -171,12 +171,13 @@ async def test_silent_names_hold_up_no_other(monkeypatch: pytest.MonkeyPatch) ->
         webhooks = Webhooks(Guard(["127.0.0.0/8"]))
         silent = [
             asyncio.create_task(webhooks.send(notification(f"http://silent-{n}.example/")))
-            for n in range(50)
+            for n in range(100)
         ]
         try:
             await asyncio.sleep(0.1)
             async with asyncio.timeout(10):
-                answered = await webhooks.send(notification(f"http://good.example:{port}/"))
+                good = notification(f"http://good.example:{port}/", "q")
+                answered = await webhooks.send(good)
             assert answered.status == 204
         finally:
             released.set()

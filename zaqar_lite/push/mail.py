@@ -1,6 +1,6 @@
 """Mail: one message a delivery, by SMTP with TLS, from the one sender that the server is set to."""
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 from email.message import EmailMessage
 from typing import NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -15,8 +15,6 @@ _TIMEOUT = 20.0
 _SUBJECT = "A message of a queue"
 _LONGEST_SUBJECT = 200
 _COPIED = ("webhook-id", "webhook-timestamp", "webhook-signature")
-
-
 _PORTS = {"smtp": 587, "smtps": 465, "smtp+plain": 25}
 
 
@@ -64,15 +62,15 @@ class Smtp(NamedTuple):
         return f"Smtp({self.scheme!r}, {self.host!r}, {self.port}, {self.sender!r})"
 
 
+@dataclass(eq=False, repr=False)
 class Mail(Transport):
     """Send notifications to `mailto:` subscribers."""
 
-    def __init__(self, smtp: Smtp) -> None:
-        self._smtp = smtp
+    smtp: Smtp
 
     async def send(self, notification: Notification) -> Answer:
         """Send a mail; 250 is shown as 200, a refusal for good as 400, for now as 503."""
-        smtp = self._smtp
+        smtp = self.smtp
         try:
             mail = compose(notification, smtp.sender)
         except Invalid as exc:  # of a subscription that an earlier release let in
@@ -105,7 +103,7 @@ def compose(notification: Notification, sender: str) -> EmailMessage:
         Invalid: the subscriber is not one address.
     """
     asked = parse_qs(urlsplit(notification.subscriber).query).get("subject", [])
-    subject = asked[0] if asked else _text(notification.options, "subject") or _SUBJECT
+    subject = asked[0] if asked else str(notification.options.get("subject") or _SUBJECT)
     mail = EmailMessage()
     mail["From"] = sender
     mail["To"] = mail_address(notification.subscriber)
@@ -118,10 +116,4 @@ def compose(notification: Notification, sender: str) -> EmailMessage:
 
 
 def _refused(code: int) -> Answer:
-    is_final = code >= 500
-    return Answer(400 if is_final else 503, error=f"the mail server answered {code}")
-
-
-def _text(options: Mapping[str, object], name: str) -> str | None:
-    value = options.get(name)
-    return value if isinstance(value, str) and value else None
+    return Answer(400 if code >= 500 else 503, error=f"the mail server answered {code}")

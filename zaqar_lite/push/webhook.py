@@ -8,10 +8,12 @@ import asyncio
 import re
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
 from urllib.parse import urlsplit
+from weakref import WeakValueDictionary
 
 import aiohttp
 from aiohappyeyeballs import AddrInfoType
@@ -37,8 +39,10 @@ _SHOWN = 1_024
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _DNS_CACHE = 10
 _KEEP_ALIVE = 15.0
-_MOST_NAMES = 64
-"""Names that are asked for at a time."""
+_MOST_NAMES, _MOST_OF_PROJECT = 64, 8
+"""Names that are asked for at a time, and those of one project among them."""
+_PROJECT = ContextVar("project", default="")
+"""The project that a notification is of, for the task that resolves its host."""
 
 
 class SystemResolver(AbstractResolver):
@@ -46,9 +50,11 @@ class SystemResolver(AbstractResolver):
 
     A name whose servers are silent holds a thread for many seconds; the event loop has a handful of
     threads for everything, so half a dozen such names would hold up the deliveries to all others.
+    Each project has its share of the threads, also while it has hundreds of such names.
     """
 
     def __init__(self) -> None:
+        self._shares = WeakValueDictionary[str, asyncio.Semaphore]()
         self._threads = ThreadPoolExecutor(_MOST_NAMES, thread_name_prefix="names")
 
     async def resolve(
@@ -56,9 +62,11 @@ class SystemResolver(AbstractResolver):
     ) -> list[ResolveResult]:
         """Resolve a name."""
         look = partial(socket.getaddrinfo, host, port, family, socket.SOCK_STREAM, 0)
-        found = await asyncio.get_running_loop().run_in_executor(
-            self._threads, look, socket.AI_ADDRCONFIG
-        )
+        share = self._shares.setdefault(_PROJECT.get(), asyncio.Semaphore(_MOST_OF_PROJECT))
+        async with share:
+            found = await asyncio.get_running_loop().run_in_executor(
+                self._threads, look, socket.AI_ADDRCONFIG
+            )
         return [
             ResolveResult(
                 hostname=host,
@@ -118,6 +126,7 @@ class Webhooks(Transport):
 
     async def send(self, notification: Notification) -> Answer:
         """POST a notification; whatever goes wrong is in the answer."""
+        _PROJECT.set(notification.project)
         try:
             async with self._session(notification.subscriber).post(
                 notification.subscriber,
