@@ -29,12 +29,21 @@ from zaqar_lite.domain.models import Message, Origin
 from zaqar_lite.domain.posts import IdempotencyKey, KnownKey, NewMessage, OutboxEntry
 from zaqar_lite.domain.settlements import Act, Settlement
 from zaqar_lite.storage.redis.keys import tag_of
-from zaqar_lite.storage.redis.layout import ATTEMPT, ORIGIN, RECORD, TRACK, packed, struct_of
+from zaqar_lite.storage.redis.layout import (
+    ATTEMPT,
+    ORIGIN,
+    RECORD,
+    TRACK,
+    packed,
+    struct_of,
+    unpacked,
+)
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _HEX = re.compile(r"[0-9a-f]{32}")
 _FLAGS_AND_OFFSET = Struct(">BH")
-_RECORD, _TRACK, _ORIGIN, _ATTEMPT = map(struct_of, (RECORD, TRACK, ORIGIN, ATTEMPT))
+_RECORD, _TRACK = struct_of(RECORD), struct_of(TRACK)
+_ORIGIN_SIZE, _ATTEMPT_SIZE = sum(ORIGIN.values()), sum(ATTEMPT.values())
 _OUTBOX_MESSAGE = Struct(">IIH")
 _HAS_HEADERS, _HAS_GROUP, _IS_APART = 2, 4, 8
 _FLAGS_AT = sum(RECORD.values()) - RECORD["body_at"] - RECORD["flags"]
@@ -272,23 +281,15 @@ def _pack_attempt(attempt: Attempt) -> bytes:
 
 def _read_origin(track: bytes, size: int) -> tuple[bytes, Origin | None]:
     """The id of a message that was moved, and its origin, which has `size` bytes with the id."""
-    (
-        message_id,
-        moved_high,
-        moved,
-        redriven,
-        count_high,
-        count,
-        claim_id,
-    ) = _ORIGIN.unpack_from(track, _TRACK.size)
-    source, client_at = _read_text(track, _TRACK.size + _ORIGIN.size, 1)
+    message_id, moved_at, redriven, count, claim_id = unpacked(ORIGIN, track, _TRACK.size)
+    source, client_at = _read_text(track, _TRACK.size + _ORIGIN_SIZE, 1)
     if not source:  # it came from another store, and from no queue
         return message_id, None
     client_end = client_at + _client_length(track, client_at)
     return message_id, Origin(
         source=source,
-        moved_at=moved_high << 32 | moved,
-        claim_count=count_high << 16 | count,
+        moved_at=moved_at,
+        claim_count=count,
         last_claim_id=claim_id.hex() if any(claim_id) else None,
         last_client_id=_client_at_start(track[client_at:client_end]) or None,
         reason=track[client_end : _TRACK.size + size].decode() or MAX_CLAIMS,
@@ -300,29 +301,12 @@ def _read_attempts(history: bytes) -> list[Attempt]:
     found, at = [], 0
     while at < len(history):
         end = at + 4 + _number(history[at : at + 2], "big")
-        (
-            number,
-            claimed_high,
-            claimed,
-            ended_high,
-            ended,
-            wait_high,
-            wait,
-            outcome,
-        ) = _ATTEMPT.unpack_from(history, at + 4)
-        reason, rest = _read_text(history, at + 4 + _ATTEMPT.size, 1)
+        number, claimed, ended, wait, outcome = unpacked(ATTEMPT, history, at + 4)
+        reason, rest = _read_text(history, at + 4 + _ATTEMPT_SIZE, 1)
         detail, rest = _read_text(history, rest, 2)
+        client = _client_at_start(history[rest:end])
         found.append(
-            Attempt(
-                number,
-                claimed_high << 32 | claimed,
-                ended_high << 32 | ended,
-                _OUTCOMES[outcome],
-                wait_high << 32 | wait,
-                reason,
-                detail,
-                _client_at_start(history[rest:end]),
-            )
+            Attempt(number, claimed, ended, _OUTCOMES[outcome], wait, reason, detail, client)
         )
         at = end
     return found

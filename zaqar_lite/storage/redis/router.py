@@ -149,9 +149,6 @@ class Router(ABC):
     def forget_map(self) -> None:  # noqa: B027 - only a cluster has one
         """Forget which node serves which slot, so that the next call asks again."""
 
-    async def _connect(self, node: Any) -> Link:  # noqa: ANN401
-        return await self.connect_to(node, Link)
-
     def leave(self, node: Any) -> None:  # noqa: ANN401
         """Forget a node's links that were lost or lead to a replica, unless they were replaced."""
         for lane in _lanes(node):
@@ -188,7 +185,7 @@ class Router(ABC):
 
     async def _open_now(self, lane: Lane) -> Link:
         try:
-            link = await self._connect(lane[0])
+            link = await self.connect_to(lane[0], Link)
         except ConnectionLost as lost:
             self._failed[lane] = asyncio.get_running_loop().time(), str(lost)
             raise
@@ -277,19 +274,6 @@ class SentinelRouter(Router):
         """Forget the master, so that the sentinels are asked again."""
         super().leave(node)
         self._master = None
-
-    async def _connect(self, node: Any) -> Link:  # noqa: ANN401
-        link = await super()._connect(node)
-        try:
-            role = await link.send("ROLE")
-        except asyncio.CancelledError:
-            link.close()
-            raise
-        if not isinstance(role, Fault) and role[0] != b"master":
-            # The sentinels named it before they noticed; a write to it would be refused.
-            link.close()
-            raise ConnectionLost("the master is being chosen", sent=False)
-        return link
 
 
 class ClusterRouter(Router):

@@ -48,13 +48,9 @@ local function hasten(at)
   end
 end
 
--- An instant as the text of a score. One that follows itself is written out once.
-local written, text_of_written
+-- An instant as the text of a score.
 local function score_of(instant)
-  if instant ~= written then
-    written, text_of_written = instant, string.format('%.0f', instant)
-  end
-  return text_of_written
+  return string.format('%.0f', instant)
 end
 
 -- Add to a zset. `scores` is one for all or a list, best as text: Redis writes out each number that
