@@ -11,7 +11,6 @@ import socket
 from collections.abc import Iterable
 from functools import lru_cache
 from importlib.resources import files
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from zaqar_lite.domain.errors import ConfigurationError
@@ -25,11 +24,6 @@ _PORTS = {"redis": 6_379, "mongodb": 27_017, "swift": 8_080}
 
 class Refused(OSError):
     """The target may not be called; the text says nothing of its address."""
-
-
-class _Allowed(NamedTuple):
-    network: _Network
-    port: int | None
 
 
 @lru_cache(maxsize=1)
@@ -49,7 +43,7 @@ class Guard:
     """
 
     def __init__(self, allowed: Iterable[str] = (), *, own_ports: Iterable[int] = ()) -> None:
-        self._networks: list[_Allowed] = []
+        self._networks: list[tuple[_Network, int | None]] = []
         self._names: set[str] = set()
         self._own_ports = frozenset(own_ports)
         for text in allowed:
@@ -69,9 +63,9 @@ class Guard:
         if port in self._own_ports and is_own(address):
             raise Refused("the target is a port of this server")
         if any(
-            allowed.port in (None, port) and address in allowed.network
-            for allowed in self._networks
-            if allowed.network.version == address.version
+            allowed in (None, port) and address in network
+            for network, allowed in self._networks
+            if network.version == address.version
         ):
             return
         if port not in _WELL_KNOWN and port < _FIRST_FREE_PORT:
@@ -104,7 +98,7 @@ class Guard:
             return
         network, port = _split_port(text)
         try:
-            self._networks.append(_Allowed(ipaddress.ip_network(network), port))
+            self._networks.append((ipaddress.ip_network(network), port))
         except ValueError:
             if port is not None or "/" in text or ":" in text:
                 raise ConfigurationError(
