@@ -12,12 +12,13 @@ from tests.service.composed import Composed
 from tests.services import RedisServer
 from tests.waiting import rounds_beside
 from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import Conflict, LimitReached
 from zaqar_lite.domain.models import ListQuery, Page, QueueRef, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.service import records
 from zaqar_lite.service.jobs import jobs as module
 from zaqar_lite.service.jobs.bulk import Choice, Job, JobAct, Order
-from zaqar_lite.service.jobs.jobs import KEPT, RUNNING, JobRunner, Jobs, running_name
+from zaqar_lite.service.jobs.jobs import KEPT, MAX_RUNNING, RUNNING, JobRunner, Jobs, running_name
 from zaqar_lite.storage.registry import create_stores
 
 pytestmark = pytest.mark.anyio
@@ -147,6 +148,22 @@ async def test_the_last_twenty_jobs_of_a_kind_are_kept() -> None:
         one.clock.advance(1)
     kept = await jobs.list_jobs(queue, JobAct.REDRIVE)
     assert [job.id for job in kept] == made[:0:-1]
+
+
+async def test_a_project_runs_so_many_jobs() -> None:
+    jobs = Composed().jobs()
+    for number in range(MAX_RUNNING):
+        await jobs.begin(QueueRef("p", f"letters-{number}"), JobAct.REDRIVE, ORDER)
+    with pytest.raises(LimitReached, match="1000 running jobs in a project"):
+        await jobs.begin(QueueRef("p", "letters"), JobAct.REDRIVE, ORDER)
+    with pytest.raises(Conflict):
+        await jobs.begin(QueueRef("p", "letters-0"), JobAct.REDRIVE, ORDER)
+    await jobs.begin(QueueRef("q", "letters"), JobAct.REDRIVE, ORDER)
+    async for work in jobs.running():
+        work.value.complete()
+        await jobs.end(work)
+        break
+    await jobs.begin(QueueRef("p", "letters"), JobAct.REDRIVE, ORDER)
 
 
 async def test_a_process_knows_for_some_seconds_that_another_serves_requests() -> None:

@@ -27,6 +27,7 @@ from zaqar_lite.domain.clock import Clock, read_instant
 from zaqar_lite.domain.errors import (
     Conflict,
     Invalid,
+    LimitReached,
     NotFound,
     RecordChanged,
     Unavailable,
@@ -49,12 +50,14 @@ from zaqar_lite.service.jobs.bulk import (
     Order,
     is_waiting,
 )
-from zaqar_lite.service.records import Held, Holder, Kind, all_records, retried
+from zaqar_lite.service.records import Held, Holder, Kind, Most, all_records, retried
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
 logger = logging.getLogger(__name__)
 RUNNING, ENDED, BESIDE = "job", "job-ended", "job-beside"
+MAX_RUNNING = 1_000
+"""Jobs of a project that run or wait for a process: each looks at all every two seconds."""
 KEPT = 20
 _KEPT_MS = 86_400_000
 _MOMENT = 0.05
@@ -74,7 +77,8 @@ class Jobs:
     clock: Clock
 
     def __post_init__(self) -> None:
-        self._running = Kind(self.management, RUNNING, "The job", Job)
+        most = Most(MAX_RUNNING, LimitReached, "running jobs in a project")
+        self._running = Kind(self.management, RUNNING, "The job", Job, most)
         self._ended = Kind(self.management, ENDED, "The job", Job, lives=lambda _: _KEPT_MS)
         self.wake_runner: Callable[[], None] = lambda: None
         """Called when there is a job to run, or one that was cancelled."""
@@ -85,6 +89,7 @@ class Jobs:
         Raises:
             Invalid: the order breaks a rule.
             Conflict: a job of this kind runs in the queue.
+            LimitReached: as many jobs as may be run in the project.
         """
         self._check(queue, act, order)
         now = self.clock.now_ms()
@@ -99,7 +104,7 @@ class Jobs:
             job.until = 0 if stats.newest is None else stats.newest.position
         for _ in range(_ROOM_TRIES):
             try:
-                await self._running.put(queue.project, running_name(queue, act), job, 0)
+                await self._running.make(queue.project, running_name(queue, act), job)
             except RecordChanged:
                 running = (await self.read(queue, act))[0]
                 if running is not None and not running.is_over():
