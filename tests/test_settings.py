@@ -113,6 +113,7 @@ def test_a_setting_of_earlier_releases_is_passed_over_with_a_warning(
         ),
         ({"ZAQAR_LITE_SIGNED_URL_SECRET_KEY": "k" * 31}, ["signed_url_secret_key", "31", "32"]),
         ({"ZAQAR_LITE_SIGNED_URL_KEYS__A": "k" * 32}, ["signed_url_key_file", "environment"]),
+        ({"ZAQAR_LITE_KEYSTONE_CA_FILE": "/a"}, ["keystone_ca_file", "keystone_cloud says it now"]),
         ({"ZAQAR_LITE_SMTP_PASSWORD": "k" * 32}, ["smtp_password", "smtp_url says it now"]),
         ({"ZAQAR_LITE_CONFIG": "/does/not/exist"}, ["/does/not/exist"]),
         (
@@ -141,8 +142,7 @@ SECRET = "not to be seen in any message, at all"
     ("overrides", "words"),
     [
         ({**KEYSTONE, "keystone_url": None}, "keystone_url"),
-        ({**KEYSTONE, "keystone_username": "zaqar"}, "keystone_password"),
-        ({**KEYSTONE, "keystone_password": SECRET}, "keystone_username"),
+        ({**KEYSTONE, "keystone_cloud": "no such entry"}, "no such entry"),
         ({**KEYSTONE, "keystone_believed_for": 301}, "keystone_believed_for"),
         *(({**ISSUER, name: None}, name) for name in ISSUER if name != "auth"),
         ({"tls_cert": "a"}, "go together"),

@@ -55,15 +55,12 @@ class Settings(BaseModel):
     jwt_roles_claim: str = Field("roles", description="Claim that holds the roles.")
     keystone_url: str | None = Field(None, description="Keystone's URL, as this server reaches it.")
     keystone_public_url: str | None = Field(
-        None, description="Keystone's URL as shown to clients; keystone_url when not set."
+        None, description="Keystone's URL as shown to clients; where it is reached when not set."
     )
-    keystone_username: str | None = Field(
-        None, description="Account that checks tokens; each token checks itself when not set."
-    )
-    keystone_password: str | None = Field(None, repr=False, description="Password of that account.")
-    keystone_project: str = Field("service", description="Project of that account.")
-    keystone_ca_file: Path | None = Field(
-        None, description="CA that signed Keystone's certificate (PEM); the system's when not set."
+    keystone_cloud: str | None = Field(
+        None,
+        description="Entry of clouds.yaml with the account that checks tokens, and how Keystone is "
+        "reached; without an account each token checks itself.",
     )
     keystone_believed_for: int = Field(
         60,

@@ -27,6 +27,31 @@ PROJECT = "demo"
 PATCH = "application/openstack-messaging-v2.0-json-patch"
 CLIENT_ID = "3381af92-2b9e-11e3-b191-71861300734c"
 MakeApi = Callable[..., AbstractAsyncContextManager["Api"]]
+WriteCloud = Callable[..., dict[str, Any]]
+
+
+def account_at(url: str, password: str) -> dict[str, str]:
+    """What clouds.yaml says of the server's account."""
+    return {
+        "auth_url": url,
+        "username": "zaqar",
+        "password": password,
+        "project_name": "service",
+    }
+
+
+@pytest.fixture
+def write_cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WriteCloud:
+    """Writes the entry `ours` of clouds.yaml; answers the settings of a server that uses it."""
+    file = tmp_path / "clouds.yaml"
+    monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", str(file))
+
+    def write(auth: dict[str, Any], **more: Any) -> dict[str, Any]:
+        entry = {"auth": auth, "region_name": "here", "identity_api_version": "3", **more}
+        file.write_text(json.dumps({"clouds": {"ours": entry}}))
+        return {"auth": "keystone", "keystone_cloud": "ours"}
+
+    return write
 
 
 EVERY_ROUTE: dict[str, Any] = {

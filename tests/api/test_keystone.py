@@ -2,31 +2,49 @@
 
 import asyncio
 import logging
+import ssl
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.api.conftest import Api, MakeApi
+from tests.api.conftest import Api, MakeApi, WriteCloud, account_at
 from tests.keystone import Keystone, User
 from tests.services.process import free_port
+from tests.test_tls import make_certificate
 from tests.waiting import until
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import TooMany, Unauthenticated, Unavailable
-from zaqar_lite.server.identity_servers import KeystoneServer
+from zaqar_lite.domain.errors import (
+    ConfigurationError,
+    TooMany,
+    Unauthenticated,
+    Unavailable,
+)
+from zaqar_lite.server.identity_servers import Cloud, KeystoneServer
 from zaqar_lite.service.identity import login_throttle
 from zaqar_lite.service.identity.authentication import Authenticator, Credential, Place
+from zaqar_lite.service.identity.keystone import Account
 from zaqar_lite.service.identity.keystone import Keystone as KeystoneTokens
 
-pytestmark = pytest.mark.anyio
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.filterwarnings("ignore:Support for InfluxDB"),  # openstacksdk's own
+]
 QUEUES = "/v2/queues"
 RULE = {"service": "messaging", "method": "GET", "path": "/v2/queues/*/messages"}
 
 
 def settings(keystone: Keystone, **more: Any) -> dict[str, Any]:
     return {"auth": "keystone", "keystone_url": keystone.url, **more}
+
+
+@pytest.fixture
+def account(keystone: Keystone, write_cloud: WriteCloud) -> dict[str, Any]:
+    """Settings of a server with an account."""
+    return write_cloud(account_at(keystone.url, "pass word"))
 
 
 @pytest.fixture
@@ -171,7 +189,7 @@ async def test_what_was_refused_stays_refused_for_ten_seconds(
 async def test_guessing_costs_keystone_one_call_a_second_and_good_tokens_nothing(
     keystone: Keystone,
 ) -> None:
-    server = KeystoneServer(keystone.url, ca_file=None, timeout=60)
+    server = KeystoneServer(keystone.url, Cloud(), timeout=60)
     identity = Authenticator([provider_of(server)], 60, Clock())
     good, new = token_of(keystone.issue()), token_of(keystone.issue())
     await identity.identify(good, "192.0.2.1")
@@ -195,7 +213,7 @@ async def test_guessing_costs_keystone_one_call_a_second_and_good_tokens_nothing
 
 @pytest.mark.slow
 async def test_guesses_of_many_addresses_share_one_call_a_second(keystone: Keystone) -> None:
-    server = KeystoneServer(keystone.url, ca_file=None, timeout=60)
+    server = KeystoneServer(keystone.url, Cloud(), timeout=60)
     identity = Authenticator([provider_of(server)], 60, Clock())
     addresses = [f"192.0.2.{number}" for number in range(1, 51)]
 
@@ -236,7 +254,7 @@ async def test_guesses_of_many_addresses_share_one_call_a_second(keystone: Keyst
 
 
 async def test_a_login_that_outlives_the_server_leaves_no_connection(keystone: Keystone) -> None:
-    server = KeystoneServer(keystone.url, ca_file=None, timeout=60)
+    server = KeystoneServer(keystone.url, Cloud(), timeout=60)
     identity = Authenticator([provider_of(server)], 60, Clock())
     looking = asyncio.create_task(identity.identify(token_of(keystone.issue()), "192.0.2.1"))
     await asyncio.sleep(0)
@@ -324,14 +342,11 @@ async def test_an_address_where_nobody_listens_is_503(make_api: MakeApi) -> None
 # With an account of ours.
 
 
-ACCOUNT = {"keystone_username": "zaqar", "keystone_password": "pass word"}
-
-
 async def test_with_an_account_the_server_asks_in_its_own_name(
-    make_api: MakeApi, keystone: Keystone
+    make_api: MakeApi, keystone: Keystone, account: dict[str, Any]
 ) -> None:
     keystone.state.users["zaqar"] = User("pass word", "service", ("service",))
-    async with make_api(**settings(keystone, **ACCOUNT)) as api:
+    async with make_api(**account) as api:
         tokens = [keystone.issue() for _ in range(5)]
         answers = await asyncio.gather(*(ask(api, token) for token in tokens))
         assert {answer.status_code for answer in answers} == {200}
@@ -351,13 +366,84 @@ async def test_with_an_account_the_server_asks_in_its_own_name(
     ids=["its password is wrong", "it has no role to ask"],
 )
 async def test_an_account_that_can_not_ask_is_503_and_in_the_log(
-    make_api: MakeApi, keystone: Keystone, user: User, caplog: pytest.LogCaptureFixture
+    make_api: MakeApi,
+    keystone: Keystone,
+    account: dict[str, Any],
+    user: User,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     keystone.state.users["zaqar"] = user
-    async with make_api(**settings(keystone, **ACCOUNT)) as api:
+    async with make_api(**account) as api:
         assert (await ask(api, keystone.issue())).status_code == 503
-    assert "keystone_username" in caplog.text
+    assert "keystone_cloud's account" in caplog.text
     assert "pass word" not in caplog.text
+
+
+ENTRY = account_at("https://id:5000", "sesame")
+DEFAULT = {"name": "Default"}
+
+
+@pytest.mark.parametrize(
+    ("entry", "user", "project"),
+    [
+        ({}, {"name": "zaqar", "domain": DEFAULT}, {"name": "service", "domain": DEFAULT}),
+        (
+            {"user_domain_name": "d", "project_domain_id": "e"},
+            {"name": "zaqar", "domain": {"name": "d"}},
+            {"name": "service", "domain": {"id": "e"}},
+        ),
+        ({"user_id": "1", "project_id": "2"}, {"id": "1"}, {"id": "2"}),
+    ],
+)
+def test_an_entry_of_clouds_yaml_is_the_servers_account(
+    write_cloud: WriteCloud,
+    entry: dict[str, str],
+    user: dict[str, Any],
+    project: dict[str, Any],
+) -> None:
+    write_cloud({**ENTRY, **entry}, verify=False)
+    cloud = Cloud.named("ours")
+    assert cloud.account == Account(user, "sesame", project)
+    assert (cloud.url, cloud.context().verify_mode) == ("https://id:5000", ssl.CERT_NONE)
+    assert "sesame" not in repr(cloud)
+
+
+def test_an_entry_without_an_account_says_where_keystone_is(
+    write_cloud: WriteCloud, tmp_path: Path
+) -> None:
+    certificate, _ = make_certificate(tmp_path, "authority")
+    write_cloud({"auth_url": "https://id:5000"}, cacert=str(certificate))
+    cloud = Cloud.named("ours")
+    assert (cloud.url, cloud.account) == ("https://id:5000", None)
+    assert len(cloud.context().get_ca_certs()) == 1
+
+
+@pytest.mark.parametrize(
+    ("auth", "more", "words"),
+    [
+        ({"username": "u"}, {}, "needs a username, a password and a project_name"),
+        ({"username": "u", "password": "sesame"}, {}, "and a project_name"),
+        (ENTRY, {"cacert": "/nowhere"}, "/nowhere"),
+    ],
+)
+def test_an_entry_that_can_not_be_used_ends_the_start_and_is_not_shown(
+    write_cloud: WriteCloud, auth: dict[str, Any], more: dict[str, Any], words: str
+) -> None:
+    write_cloud({"auth_url": "https://id:5000", **auth}, **more)
+    with pytest.raises(ConfigurationError, match=words) as refused:
+        Cloud.named("ours").context()
+    assert "sesame" not in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["clouds: {}", "a: {sesame", "clouds: {ours: {auth: {}}}"])
+def test_a_file_without_the_entry_ends_the_start(
+    write_cloud: WriteCloud, tmp_path: Path, text: str
+) -> None:
+    write_cloud(ENTRY)
+    (tmp_path / "clouds.yaml").write_text(text)
+    with pytest.raises(ConfigurationError, match=r"ours|auth_url") as refused:
+        Cloud.named("ours")
+    assert "sesame" not in str(refused.value)
 
 
 # Tokens of services, and access rules.

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.conftest import Api, MakeApi
+from tests.api.conftest import Api, MakeApi, WriteCloud, account_at
 from tests.keystone import Keystone, User
 from tests.push.receiver import Receiver
 from tests.waiting import until
@@ -14,14 +14,21 @@ from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.service.identity import trusts
 from zaqar_lite.storage.sql.records import SqlManagementStore
 
-pytestmark = pytest.mark.anyio
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.filterwarnings("ignore:Support for InfluxDB"),  # openstacksdk's own
+]
 HOOK = "trust+http://receiver.example:8080/hook"
 
 
+@pytest.fixture(autouse=True)
+def account(keystone: Keystone, write_cloud: WriteCloud) -> None:
+    write_cloud(account_at(keystone.url, "secret"))
+
+
 def settings(keystone: Keystone, **more: Any) -> dict[str, Any]:
-    account = {"keystone_username": "zaqar", "keystone_password": "secret"}
-    given = {"auth": "keystone", "keystone_url": keystone.url, "keystone_project": "service"}
-    return {**given, **account, "delivery_allowed": "127.0.0.0/8", **more}
+    given = {"auth": "keystone", "keystone_url": keystone.url, "keystone_cloud": "ours"}
+    return {**given, "delivery_allowed": "127.0.0.0/8", **more}
 
 
 async def subscribe(api: Api, keystone: Keystone, subscriber: str = HOOK, status: int = 201) -> str:

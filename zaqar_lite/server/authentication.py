@@ -9,7 +9,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.service.identity.authentication import Authenticator, Provider
 from zaqar_lite.service.identity.keys import Keys
-from zaqar_lite.service.identity.keystone import Account, Keystone
+from zaqar_lite.service.identity.keystone import Keystone
 from zaqar_lite.service.identity.trusts import Trusts
 from zaqar_lite.service.startup import Worker
 from zaqar_lite.settings import Settings, comma_list
@@ -42,13 +42,10 @@ def authentication(
         if name == "jwt":
             providers.append(_tokens(settings))
         elif name == "keystone":
-            from zaqar_lite.server.identity_servers import KeystoneServer  # noqa: PLC0415 - its library takes long
-
-            server = KeystoneServer(settings.keystone_url or "", ca_file=settings.keystone_ca_file)
+            keystone, server = _keystone(settings)
             connections.append(server)
-            keystone = _keystone(settings, server)
             providers.append(keystone)
-            if settings.keystone_username is not None:
+            if keystone.account is not None:
                 trusts = Trusts(keystone, management, clock)
                 connections.append(trusts)
         elif keys is not None:
@@ -80,22 +77,26 @@ def trusted_proxies(settings: Settings) -> TrustedProxies | None:
     )
 
 
-def _keystone(settings: Settings, server: "KeystoneServer") -> Keystone:
-    """The provider of Keystone's tokens, with the server's own account if one is set."""
-    account = None
-    if settings.keystone_username is not None:
-        account = Account(
-            settings.keystone_username,
-            settings.keystone_password or "",
-            settings.keystone_project,
-        )
-    return Keystone(
+def _keystone(settings: Settings) -> tuple[Keystone, "KeystoneServer"]:
+    """The provider of Keystone's tokens, with the server's own account if it has one.
+
+    Raises:
+        ConfigurationError: clouds.yaml has no such entry, or one that can't be used.
+    """
+    # Its library takes long.
+    from zaqar_lite.server.identity_servers import Cloud, KeystoneServer  # noqa: PLC0415
+
+    cloud = Cloud() if settings.keystone_cloud is None else Cloud.named(settings.keystone_cloud)
+    url = settings.keystone_url or cloud.url
+    server = KeystoneServer(url, cloud)
+    keystone = Keystone(
         server.send,
-        uri=settings.keystone_public_url or settings.keystone_url or "",
+        uri=settings.keystone_public_url or url,
         believed_for=settings.keystone_believed_for,
         service_roles=frozenset(("service",)),
-        account=account,
+        account=cloud.account,
     )
+    return keystone, server
 
 
 def _tokens(settings: Settings) -> Provider:

@@ -3,28 +3,101 @@
 import asyncio
 import json
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import aiohttp
 
 from zaqar_lite.domain.errors import ConfigurationError
-from zaqar_lite.service.identity.keystone import Answer
+from zaqar_lite.service.identity.keystone import Account, Answer
 
 _LARGEST = 1_048_576
 _CONNECTIONS = 32
 
 
+class Cloud(NamedTuple):
+    """What an entry of clouds.yaml says: where Keystone is, who this server is there, and TLS.
+
+    `verify` is a file or a directory of authorities, False for none; `cert` the files of the
+    certificate that this server shows, and of its key.
+    """
+
+    url: str = ""
+    account: Account | None = None
+    verify: str | bool = True
+    cert: Sequence[str] = ()
+
+    @classmethod
+    def named(cls, name: str) -> "Cloud":
+        """Read an entry, from where OpenStack's clients look for clouds.yaml.
+
+        Raises:
+            ConfigurationError: there is none, or it can't be used; shows no password.
+        """
+        try:
+            from keystoneauth1.exceptions import ClientException  # noqa: PLC0415 - an extra
+            from openstack.config import OpenStackConfig  # noqa: PLC0415
+            from openstack.exceptions import ConfigException  # noqa: PLC0415
+        except ModuleNotFoundError as exc:
+            raise ConfigurationError(
+                f"keystone_cloud needs the Python package {exc.name!r}: "
+                "pip install 'zaqar-lite[keystone]'."
+            ) from None
+        try:
+            region = OpenStackConfig().get_one(cloud=name)
+        except (ConfigException, ClientException) as exc:
+            raise ConfigurationError(f"keystone_cloud: {exc}") from None
+        auth = region.get_auth_args()
+        verify, cert = region.get_requests_verify_args()
+        account = None
+        if "username" in auth or "user_id" in auth:
+            user = _named(auth, "user", "username")
+            project = _named(auth, "project", "project_name")
+            if user is None or project is None or "password" not in auth:
+                raise ConfigurationError(
+                    f"keystone_cloud: {name} in clouds.yaml needs a username, a password and a "
+                    "project_name, or no account."
+                )
+            account = Account(user, auth["password"], project)
+        files = (cert,) if isinstance(cert, str) else cert or ()
+        return cls(auth["auth_url"], account, True if verify is None else verify, files)
+
+    def context(self) -> ssl.SSLContext:
+        """How TLS is spoken with Keystone. Raises ConfigurationError: a file can't be used."""
+        trusted = self.verify if isinstance(self.verify, str) else None
+        folder = trusted if trusted is not None and Path(trusted).is_dir() else None
+        try:
+            context = ssl.create_default_context(cafile=None if folder else trusted, capath=folder)
+            if self.cert:
+                context.load_cert_chain(*self.cert)
+        except OSError as exc:
+            files = " ".join((trusted or "", *self.cert)).strip()
+            raise ConfigurationError(f"keystone_cloud: {files}: {exc.strerror}.") from None
+        if self.verify is False:
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        return context
+
+
+def _named(auth: Mapping[str, str], kind: str, name: str) -> dict[str, Any] | None:
+    """How Keystone finds a user or a project: by an id, or by a name in a domain."""
+    if f"{kind}_id" in auth:
+        return {"id": auth[f"{kind}_id"]}
+    if name not in auth:
+        return None
+    domain = {"name": auth.get(f"{kind}_domain_name", "Default")}
+    if f"{kind}_domain_id" in auth:
+        domain = {"id": auth[f"{kind}_domain_id"]}
+    return {"name": auth[name], "domain": domain}
+
+
 class KeystoneServer:
     """A Keystone server; `url` is that of its identity service, with or without `/v3`."""
 
-    def __init__(self, url: str, *, ca_file: Path | None, timeout: float = 10.0) -> None:
+    def __init__(self, url: str, cloud: Cloud, *, timeout: float = 10.0) -> None:
         self._url = url.rstrip("/").removesuffix("/v3") + "/v3"
-        try:
-            self._ssl = ssl.create_default_context(cafile=ca_file)
-        except OSError as exc:
-            raise ConfigurationError(f"keystone_ca_file: {ca_file}: {exc.strerror}.") from None
+        self._ssl = cloud.context()
         self._timeout = aiohttp.ClientTimeout(total=timeout)
         self._session: aiohttp.ClientSession | None = None
         self._stopped = False

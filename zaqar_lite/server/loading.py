@@ -51,6 +51,10 @@ _GONE = frozenset(
 )
 """Settings of earlier releases, whose defaults hold now; this release passes over them."""
 _MOVED = {
+    **dict.fromkeys(
+        ("keystone_username", "keystone_password", "keystone_project", "keystone_ca_file"),
+        "keystone_cloud",
+    ),
     "signed_url_keys": "signed_url_key_file",
     "signed_url_key_id": "signed_url_key_file",
     **dict.fromkeys(
@@ -232,17 +236,13 @@ def _check_identity(settings: Settings) -> None:
         for name in ("jwt_issuer", "jwt_audience", "jwt_keys"):
             if not getattr(settings, name):
                 raise ConfigurationError(f"auth is jwt, so {name} must be set.")
-    if "keystone" in settings.providers and not settings.keystone_url:
-        raise ConfigurationError("auth is keystone, so keystone_url must be set.")
+    if "keystone" in settings.providers and not (settings.keystone_url or settings.keystone_cloud):
+        raise ConfigurationError("auth is keystone, so keystone_url or keystone_cloud must be set.")
     if settings.policy_file is not None and not {"jwt", "keystone"}.intersection(
         settings.providers
     ):
         raise ConfigurationError(
             "policy_file is about the roles of tokens: auth must name jwt or keystone."
-        )
-    if (settings.keystone_username is None) != (settings.keystone_password is None):
-        raise ConfigurationError(
-            "keystone_username and keystone_password go together: set both, or none."
         )
     if (settings.tls_cert is None) != (settings.tls_key is None):
         raise ConfigurationError("tls_cert and tls_key go together: set both, or none.")

@@ -49,24 +49,17 @@ Send = Callable[[str, str, Mapping[str, str], object], Awaitable[Answer]]
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The server's own account at Keystone; domains are given by their names."""
+    """The server's own account at Keystone: `user` and `project` as its documents name them."""
 
-    username: str
+    user: Mapping[str, Any]
     password: str = field(repr=False)
-    project: str
-    user_domain: str = "Default"
-    project_domain: str = "Default"
+    project: Mapping[str, Any]
 
     def login(self, trust: str | None = None) -> dict[str, Any]:
         """The document that asks for a token of the account's project, or of a trust."""
-        user = {
-            "name": self.username,
-            "domain": {"name": self.user_domain},
-            "password": self.password,
-        }
-        project = {"name": self.project, "domain": {"name": self.project_domain}}
+        user = {**self.user, "password": self.password}
         identity = {"methods": ["password"], "password": {"user": user}}
-        scope = {"project": project} if trust is None else {"OS-TRUST:trust": {"id": trust}}
+        scope = {"project": self.project} if trust is None else {"OS-TRUST:trust": {"id": trust}}
         return {"auth": {"identity": identity, "scope": scope}}
 
 
@@ -172,7 +165,7 @@ class Keystone:
                 raise Unavailable(_AWAY, detail=f"its answer can't be read: {exc!r}") from None
         if answer.status == 404 or (answer.status in (400, 401) and not ours):
             raise Unauthenticated("Keystone knows no such token")
-        who = "keystone_username" if ours else "a token"
+        who = "keystone_cloud's account" if ours else "a token"
         logger.error("Keystone answers %s to %s that asks about a token", answer.status, who)
         raise Unavailable(_AWAY, detail=f"it answered {answer.status} to {who}")
 
@@ -184,7 +177,7 @@ class Keystone:
             answer = await self.call("POST", _PATH, {}, account.login())
             if answer.status != 201 or answer.token is None:
                 self._asks_at = self.monotonic() + _PAUSE
-                logger.error("Keystone refuses keystone_username: it answered %s", answer.status)
+                logger.error("Keystone refuses keystone_cloud's account: %s", answer.status)
                 raise Unavailable(_AWAY, detail=f"our log-in was answered {answer.status}")
             try:
                 self._own_user = str(answer.document["token"]["user"]["id"])
