@@ -251,7 +251,7 @@ async def test_a_claim_that_holds_nothing_goes_at_its_end(store: Store) -> None:
     await store.post("waits")
     claim_id = new_claim_id()
     empty = records.ClaimRecord(store.clock.now_ms(), 10 * MINUTE, MINUTE, "worker", [])
-    key = keys.claim_key(RAW, bytes.fromhex(claim_id))
+    key = keys.queue_key(RecordType.CLAIM, RAW) + bytes.fromhex(claim_id)
     await store.put({key: records.encode_claim(empty)})
     with pytest.raises(NotFound):
         await store.messages.get_claim(QUEUE, claim_id)

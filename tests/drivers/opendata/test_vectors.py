@@ -63,9 +63,9 @@ def encode_queue_key(record: str, fields: dict[str, Any]) -> bytes:
         else (fields.get("queue_id", "").encode())
     )
     if record == "claim":
-        return keys.claim_key(queue, UUID(fields["claim_id"]).bytes)
+        return keys.queue_key(RecordType.CLAIM, queue) + UUID(fields["claim_id"]).bytes
     if record == "attempts" and queue:
-        return keys.attempts_key(fields["message_id"], queue)
+        return keys.message_key(RecordType.ATTEMPTS, fields["message_id"], queue)
     if "message_id" in fields:
         return keys.message_key(KINDS[record], fields["message_id"])
     if queue:

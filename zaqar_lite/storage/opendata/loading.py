@@ -300,7 +300,9 @@ class Loading:
 
     def _ended_id(self, raw: bytes, number: int) -> bytes:
         """The id of a message that has ended in a queue, by the number that its lists have."""
-        return self._ended_ids.get(keys.ended_id_key(number, raw)) or self.own.ids.of(number)
+        return self._ended_ids.get(
+            keys.message_key(RecordType.ADOPTED, number, raw)
+        ) or self.own.ids.of(number)
 
     def _read_garbage(self, key: bytes, value: bytes) -> None:
         """Delete what earlier versions left of purged messages to their sweep."""
@@ -511,7 +513,7 @@ class Loading:
             held = sorted(self._held.get((raw, claim), ()))
             if not held:
                 if started + ttl_ms <= self.now:
-                    self.deletes.append(keys.claim_key(raw, claim))
+                    self.deletes.append(keys.queue_key(RecordType.CLAIM, raw) + claim)
                 continue
             ends = [until for _, until in held]
             places = b"".join(position.to_bytes(8, "little") for position, _ in held)

@@ -123,7 +123,6 @@ class Encoding:
     """The changes of one batch."""
 
     def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
         self._connection = recorder.connection
         self._ids = recorder.ids
         self._log = recorder.log
@@ -262,7 +261,7 @@ class Encoding:
         if shown.is_kept:
             self.delete(keys.message_key(RecordType.ADOPTED, shown.number))
         if row[10] or row[17] or row[18]:
-            self.delete(keys.attempts_key(shown.number, raw))
+            self.delete(keys.message_key(RecordType.ATTEMPTS, shown.number, raw))
 
     def _keep_id(self, row: Row) -> None:
         shown = self._ids.shown(row[2], row[1], row[15], row[16], row[17])
@@ -271,7 +270,7 @@ class Encoding:
 
     def _encode_attempts(self, queue: int, positions: Sequence[int]) -> None:
         """Put who held messages, and who holds them; and the attempts that ended, one by one."""
-        raw, put = self._raw(queue), self.put
+        raw = self._raw(queue)
         for values, text in in_lists(positions):
             for row in self._connection.execute(f"{_WHO} IN ({text})", (queue, *values)):
                 (
@@ -290,7 +289,8 @@ class Encoding:
                     [(number, one.size) for number, one in attempts.items()],
                     client,
                 )
-                put(keys.attempts_key(shown.number, raw), records.encode_attempts(known))
+                key = keys.message_key(RecordType.ATTEMPTS, shown.number, raw)
+                self.put(key, records.encode_attempts(known))
                 if own_id in self._before:
                     self._put_attempts(history, self._before[own_id], attempts)
 
@@ -346,7 +346,8 @@ class Encoding:
     # -- claims, keys, histories --
 
     def _claim_key(self, row: Row) -> bytes:
-        return keys.claim_key(self._raw(row[1]), row[0])
+        claim: bytes = row[0]
+        return keys.queue_key(RecordType.CLAIM, self._raw(row[1])) + claim
 
     def _claim(self, row: Row) -> bytes:
         claim, queue, client, started, ttl, *_, positions = row
@@ -363,21 +364,24 @@ class Encoding:
         name = KINDS[row[1]] + bytes.fromhex(row[2])
         return keys.queue_key(RecordType.IDEMPOTENCY, self._raw(row[0])) + name
 
+    def _ended_key(self, kind: RecordType, row: Row) -> bytes:
+        return keys.message_key(kind, number_in(row[3]), self._raw(row[0]))
+
     async def _encode_history(self) -> None:
         changed: dict[tuple[str, int], set[int]] = defaultdict(set)
         async for row in self._each(self._gone["history"]):
             changed[row[1], row[0]].add(row[2])
-            self.delete(keys.attempts_key(number_in(row[3]), self._raw(row[0])))
+            self.delete(self._ended_key(RecordType.ATTEMPTS, row))
             if not self._ids.is_ours(row[3]):
-                self.delete(keys.ended_id_key(number_in(row[3]), self._raw(row[0])))
+                self.delete(self._ended_key(RecordType.ADOPTED, row))
         async for row in self._each(self._new["history"]):
             changed[row[1], row[0]].add(row[2])
             if not self._ids.is_ours(row[3]):
-                self.put(keys.ended_id_key(number_in(row[3]), self._raw(row[0])), row[3])
+                self.put(self._ended_key(RecordType.ADOPTED, row), row[3])
             consumers = tuple(json.loads(row[6]))
             if consumers:
-                key = keys.attempts_key(number_in(row[3]), self._raw(row[0]))
-                self.put(key, records.encode_attempts(records.Attempts(consumers)))
+                value = records.encode_attempts(records.Attempts(consumers))
+                self.put(self._ended_key(RecordType.ATTEMPTS, row), value)
         for (state, queue), numbers in changed.items():
             await self.encode_pages(STATES[state], queue, numbers)
 

@@ -100,25 +100,19 @@ def read_queue_id(raw: bytes) -> QueueRef:
     return QueueRef(project, name)
 
 
-def message_key(kind: RecordType, message_id: int) -> bytes:
-    """Key of a payload, or of a message's attempts as the RFC has it."""
-    return prefix(kind) + _U64.pack(message_id)
+def message_key(kind: RecordType, message_id: int, queue: bytes | None = None) -> bytes:
+    """Key of a record of a message, or of what one queue says of it: a queue follows the RFC's key.
+
+    That of an id which another store had given has the number that the id begins with.
+    """
+    key = prefix(kind) + _U64.pack(message_id)
+    return key if queue is None else key + terminated(queue)
 
 
 def queue_key(kind: RecordType, queue: bytes, page: int | None = None) -> bytes:
     """Key of a record of a queue: active, done, failed, configuration; None is the root page."""
     key = prefix(kind) + terminated(queue)
     return key if page is None else key + _U64.pack(page)
-
-
-def attempts_key(message_id: int, queue: bytes) -> bytes:
-    """Key of the attempts of a message in one queue: the RFC's key, then the queue."""
-    return message_key(RecordType.ATTEMPTS, message_id) + terminated(queue)
-
-
-def ended_id_key(message_id: int, queue: bytes) -> bytes:
-    """Key of the id of a message that has ended in a queue, where another store had given it."""
-    return message_key(RecordType.ADOPTED, message_id) + terminated(queue)
 
 
 def attempt_key(history: int, number: int) -> bytes:
@@ -146,11 +140,6 @@ def read_record_key(key: bytes) -> tuple[str, str, str]:
         return kind.decode(), project.decode(), name.decode()
     except UnicodeDecodeError as exc:
         raise CodecError(f"key of a record that is no UTF-8: {key.hex()}") from exc
-
-
-def claim_key(queue: bytes, claim: bytes) -> bytes:
-    """Key of a claim; `claim` is the 16 bytes of its UUID."""
-    return queue_key(RecordType.CLAIM, queue) + claim
 
 
 def unrouted_key(deadline: int, message_id: int) -> bytes:
