@@ -45,9 +45,9 @@ async def test_posts_of_any_size_are_cancelled_under_load(
         load.is_over = True
         await asyncio.wait_for(asyncio.gather(*tasks), 30)
         assert not load.refusals
-        if begun := store.db.posting.values():  # by clients that have gone
+        if begun := store.db.busy.values():  # by clients that have gone
             await asyncio.wait(begun, timeout=30)
         assert await load.violations(store) == []
-        assert not store.db.posting
+        assert not store.db.busy
         await store.restart()
         assert await load.violations(store) == []

@@ -56,14 +56,19 @@ class OpenDataMessageStore(SqlMessageStore):
         return found._replace(messages={texts[key]: one for key, one in found.messages.items()})
 
     async def purge(self, queue: QueueRef, *, forget: bool = False) -> None:
-        """Delete what a queue holds now, in steps: each message has records of its own."""
-        await posting.settle_posts(self._db, queue)
-        if forget:
-            await self._drop(queue)
-            return
-        last = await self._db.read(queue, _last_position, queue)
+        """Delete what a queue holds now, in steps: each message has records of its own.
+
+        Posts wait for the first step of a drop, and for what comes after most of the messages.
+        """
+        async with posting.alone(self._db, queue):
+            if forget and not await self._db.write(_drop_some, queue, _STEP):
+                return
+            last = await self._db.read(queue, _last_position, queue)
         while await self._db.write(_purge_some, queue, last) == _STEP:
             await next_turn()
+        if forget:
+            async with posting.alone(self._db, queue):
+                await self._drop(queue)
 
     async def _drop(self, queue: QueueRef) -> None:
         most, before = _STEP, None

@@ -66,8 +66,8 @@ class Database:
         self.new_ids: Callable[[int, int], list[str]] = new_message_ids
         """Makes the ids of messages at positions in a row, by the first and their number."""
         self.watchers = Watchers[QueueRef]()
-        self.posting: dict[QueueRef, asyncio.Task[Any]] = {}
-        """The large posts that enter queues in parts; other posts to these queues wait."""
+        self.busy: dict[QueueRef, asyncio.Future[Any]] = {}
+        """Large posts and drops, which take several steps: posts to these queues wait for them."""
         self.unfinished: set[int] = set()
         """The numbers of large posts that a crash or an error has cut short."""
         self.finishing = asyncio.Lock()
@@ -148,7 +148,7 @@ class Database:
             self._is_closing = True
             while tasks := {
                 task
-                for task in (self._task, self._copying, *self.posting.values())
+                for task in (self._task, self._copying, *self.busy.values())
                 if task is not None
             }:
                 _, late = await asyncio.wait(tasks, timeout=2 * self.patience)

@@ -180,9 +180,9 @@ class SqlMessageStore(MessageStore):
         return Watch(partial(self.next_due, queue), self._db.watchers.add(queue, listener))
 
     async def purge(self, queue: QueueRef, *, forget: bool = False) -> None:
-        await posting.settle_posts(self._db, queue)
         step = Database.remove_queue if forget else Database.empty_queue
-        await self._db.change_queue(queue, None, None, step)
+        async with posting.alone(self._db, queue):
+            await self._db.change_queue(queue, None, None, step)
 
     async def stats(self, queue: QueueRef, *, ranges: int = 0) -> Stats:
         await expiring.tidy(self._db, queue)

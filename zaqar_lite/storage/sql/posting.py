@@ -11,7 +11,8 @@ finished later, or forgotten where it was cut short before.
 import asyncio
 import json
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 
 import msgspec
 from msgspec import Struct
@@ -143,23 +144,40 @@ async def post(  # noqa: PLR0917 - as the seam has it
         is_large = cost > _AT_ONCE and len(messages) > 1 and not db.is_post_whole
         await _take_share(db, ref.project, _PART if is_large else cost)
     while True:
-        while (busy := db.posting.get(ref)) is not None:
-            await asyncio.wait({busy})
-        if db.unfinished:  # what one of them wrote of a post must be there before others look
-            await finish_posts(db)
-            continue
+        await _turn(db, ref)
         try:
             if cost <= _AT_ONCE or len(messages) == 1:
                 if (answer := await db.write(_post_at_once, wanted)) is not None:
                     return answer
                 continue
             # In a task of its own: what has begun is finished, whether its client is there or not.
-            posting = db.posting[ref] = asyncio.create_task(_post_in_parts(db, wanted))
-            posting.add_done_callback(lambda _: db.posting.pop(ref))
+            posting = db.busy[ref] = asyncio.create_task(_post_in_parts(db, wanted))
+            posting.add_done_callback(lambda _: db.busy.pop(ref))
             return await asyncio.shield(posting)
         except LimitReached:  # what has expired, and keys that have ended, hold no room
             if not await _make_room(db, wanted):
                 raise
+
+
+async def _turn(db: Database, ref: QueueRef) -> None:
+    """Wait until nothing of several steps is done to a queue, and no post is cut short."""
+    while (busy := db.busy.get(ref)) is not None or db.unfinished:
+        if busy is not None:
+            await asyncio.wait({busy})
+        else:  # what there is of a post must be there before others look
+            await finish_posts(db)
+
+
+@asynccontextmanager
+async def alone(db: Database, ref: QueueRef) -> AsyncIterator[None]:
+    """Let posts to a queue wait during the block, behind which no part of an earlier one comes."""
+    await _turn(db, ref)
+    over = db.busy[ref] = asyncio.get_running_loop().create_future()
+    try:
+        yield
+    finally:
+        del db.busy[ref]
+        over.set_result(None)
 
 
 async def _take_share(db: Database, project: str, cost: int) -> None:
@@ -186,8 +204,8 @@ async def _make_room(db: Database, wanted: Post) -> bool:
 
 
 def _post_at_once(db: Database, wanted: Post) -> Sequence[Posted] | None:
-    """Store a small post; None where a large one to its queue has begun while it waited."""
-    if wanted.ref in db.posting:
+    """Store a small post; None where it is not its turn, since something began meanwhile."""
+    if wanted.ref in db.busy:
         return None
     now_us = db.clock.now_us()
     now = now_us // 1000
@@ -232,7 +250,7 @@ async def _post_in_parts(db: Database, wanted: Post) -> Sequence[Posted]:
 
 
 async def _plan_in_steps(db: Database, wanted: Post, now: int) -> Plan:
-    """Plan a large post; meanwhile no other adds keys to the queue (`Database.posting`)."""
+    """Plan a large post; meanwhile no other adds keys to the queue (`Database.busy`)."""
     if not wanted.keys:
         return Plan(list(wanted.messages), {}, {})
     plan = Plan([], {}, {})
@@ -303,13 +321,6 @@ async def finish_posts(db: Database) -> None:
                 if db.place.syncs:
                     await db.future()
             db.unfinished.discard(number)
-
-
-async def settle_posts(db: Database, ref: QueueRef) -> None:
-    """Let no part of an earlier large post come into a queue after it was emptied or dropped."""
-    if (busy := db.posting.get(ref)) is not None:
-        await asyncio.wait({busy})
-    await finish_posts(db)
 
 
 def _find_large(db: Database, number: int) -> LargePost | None:

@@ -1,0 +1,50 @@
+"""A queue is dropped beside posts of several steps: on no store a message outlives it."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.drivers.store import HOUR, QUEUE
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import QueueChanged
+from zaqar_lite.domain.models import StoreOptions
+from zaqar_lite.domain.posts import NewMessage
+from zaqar_lite.storage.registry import create_stores
+
+pytestmark = pytest.mark.anyio
+STORES: dict[str, Callable[[Path], str]] = {
+    "memory": lambda _: "memory://",
+    "embedded": lambda path: f"embedded://{path}",
+    "slatedb": lambda path: f"opendata+slatedb://{path}",
+}
+
+
+@pytest.mark.parametrize("store", STORES)
+async def test_no_large_post_outlives_a_queue_that_is_dropped_beside_it(
+    store: str, tmp_path: Path
+) -> None:
+    uri = STORES[store](tmp_path / "data")
+    messages, management = create_stores(uri, clock=Clock(), options=StoreOptions())
+
+    async def post(version: int) -> bool:
+        new = [NewMessage(b"1", HOUR)] * 1_000
+        try:
+            await messages.post(QUEUE, new, client_id="producer", version=version)
+        except QueueChanged:
+            return False
+        return True
+
+    posted: list[bool] = []
+    async with messages, management:
+        for turns in range(0, 100, 5):
+            record, _ = await management.create_queue(QUEUE, {}, max_queues=9)
+            posting = [asyncio.create_task(post(record.version)) for _ in range(4)]
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await messages.purge(QUEUE, forget=True)
+            posted += await asyncio.gather(*posting)
+            assert await management.get_queue(QUEUE) is None
+            assert (await messages.stats(QUEUE)).total == 0
+    assert True in posted
