@@ -9,7 +9,7 @@ from tests.api.conftest import PROJECT, MakeApi, bearer, signed_by
 from tests.api.test_events import SIGNED, listening, signed
 from tests.keystone import Keystone
 from zaqar_lite.service.identity import authentication as identity
-from zaqar_lite.service.identity import revalidation as rechecks
+from zaqar_lite.service.identity import authentication as rechecks
 
 pytestmark = pytest.mark.anyio
 EVERY, LOOK = rechecks.LOOK_EVERY, 0.02

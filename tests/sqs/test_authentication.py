@@ -13,7 +13,7 @@ import pytest
 
 from tests.api.conftest import Api, MakeApi
 from tests.sqs.conftest import HOST, SqsAnswer
-from zaqar_lite.service.identity import revalidation
+from zaqar_lite.service.identity import authentication
 
 if find_spec("botocore") is None and "CI" not in os.environ:
     pytest.skip("botocore is missing: tests/run --prepare", allow_module_level=True)
@@ -227,7 +227,7 @@ async def test_a_paths_segments_are_signed_too(signing: Signing) -> None:
 async def test_a_receiver_that_waits_is_known_until_its_key_is_disabled(
     signing: Signing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(revalidation, "LOOK_EVERY", 0.02)
+    monkeypatch.setattr(authentication, "LOOK_EVERY", 0.02)
     url = f"http://{HOST}/demo/jobs"
     everything, key = await signing.key(), await signing.key("receive:jobs")
     await signing.ask(everything, "CreateQueue", QueueName="jobs")

@@ -10,7 +10,7 @@ from zaqar_lite.api.checks import Checks
 from zaqar_lite.api.request import Refused, Request, do_nothing
 from zaqar_lite.domain.errors import Denied
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.service.identity.revalidation import Revalidation
+from zaqar_lite.service.identity.authentication import Revalidation
 from zaqar_lite.service.long_polling import LongPolling
 
 T = TypeVar("T")

@@ -18,9 +18,9 @@ from zaqar_lite.service.delivery.inspection import AttemptLog, DeliveryInspectio
 from zaqar_lite.service.delivery.internal_targets import SCHEME, ConnectedSubscribers, QueueTarget
 from zaqar_lite.service.event_streams import EventStreams
 from zaqar_lite.service.health import Health
+from zaqar_lite.service.identity.authentication import Revalidation
 from zaqar_lite.service.identity.authorization import Authorizer, Defaults
 from zaqar_lite.service.identity.keys import Keys
-from zaqar_lite.service.identity.revalidation import Revalidation
 from zaqar_lite.service.jobs.bulk import Bulk
 from zaqar_lite.service.jobs.jobs import Jobs
 from zaqar_lite.service.long_polling import LongPolling

@@ -39,7 +39,7 @@ from zaqar_lite.domain.errors import Denied, ZaqarLiteError
 from zaqar_lite.domain.identity import Principal
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.delivery.internal_targets import ConnectedSubscribers
-from zaqar_lite.service.identity.revalidation import Revalidation
+from zaqar_lite.service.identity.authentication import Revalidation
 from zaqar_lite.service.quotas.concurrency_limits import ConnectionLimits, Link
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 

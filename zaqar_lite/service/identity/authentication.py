@@ -1,8 +1,8 @@
-"""Find out who sends a request, by its credential; what was found is cached."""
+"""Find out who sends a request, by its credential, and whether that still holds for long ones."""
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from enum import Enum
@@ -11,8 +11,9 @@ from hashlib import sha256
 from typing import NamedTuple, Protocol
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import TooMany, Unauthenticated
+from zaqar_lite.domain.errors import TooMany, Unauthenticated, ZaqarLiteError
 from zaqar_lite.domain.identity import Principal
+from zaqar_lite.service.background import Background, BackgroundWorker
 from zaqar_lite.service.caching import Cache
 from zaqar_lite.service.identity.login_throttle import LoginThrottle, LookupLimits
 
@@ -272,3 +273,54 @@ class Authenticator:
         lasts = until if provider.is_remote else min(until, now + LASTING_FOR)
         self._cache[digest] = _Entry(principal, until, lasts, generation)
         return principal
+
+
+LOOK_EVERY = 4.0
+"""Seconds between two checks, so that what a key opened ends within 5 seconds of the key."""
+_AT_ONCE = 8
+_TURN = 100
+
+
+class Revalidation(BackgroundWorker):
+    """End streams, connections and waits that may not go on: their key was revoked, for example.
+
+    While a store or Keystone is away, what depends on it goes on.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[object, tuple[Callable[[], Awaitable[bool]], Callable[[], None]]] = {}
+        self._work = Background("checking what goes on", self._look, rest=LOOK_EVERY)
+
+    def hold(
+        self, may: Callable[[], Awaitable[bool]], end: Callable[[], None]
+    ) -> Callable[[], None]:
+        """Ask every LOOK_EVERY seconds whether something `may` go on, and else `end` it.
+
+        What is answered must be called when it has ended, however it did.
+        """
+        token = object()
+        self._held[token] = may, end
+
+        def release() -> None:
+            self._held.pop(token, None)
+
+        return release
+
+    async def _look(self) -> None:
+        """Check everything, a few at a time: each check may cost a call of another server."""
+        tokens = iter(tuple(self._held))
+        await asyncio.gather(*(self._look_at(tokens) for _ in range(_AT_ONCE)))
+
+    async def _look_at(self, tokens: Iterator[object]) -> None:
+        for count, token in enumerate(tokens):
+            if count % _TURN == 0:
+                await asyncio.sleep(0)  # others have their turn
+            if token not in self._held:
+                continue
+            may, end = self._held[token]
+            try:
+                goes_on = await may()
+            except ZaqarLiteError:
+                continue
+            if not goes_on and token in self._held:
+                end()
