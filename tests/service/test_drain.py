@@ -41,6 +41,7 @@ from zaqar_lite.service.pooling.drain import (
 from zaqar_lite.service.pooling.placement import CARRY, HELD_MS, Place, Placements
 from zaqar_lite.service.pooling.pooled_store import OpenConnections, PooledMessages
 from zaqar_lite.service.pooling.pools import Pool, PoolRegistry, StoreKind
+from zaqar_lite.service.records import Held
 from zaqar_lite.storage.sql import create
 from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.messages import SqlMessageStore
@@ -431,13 +432,37 @@ async def test_queues_that_lie_together_move_together(pools: Pools) -> None:
     await pools.management.create_queue(QUEUE, metadata, max_queues=9)
     for queue in (LETTERS, line, other):
         await pools.placements.write(queue, Place("old"))
-    group = await pools.worker._group_of(LETTERS, "old")
+    await pools.drains.begin("old")
+    drain, version = await pools.drains.kind.read("", "old")
+    assert drain is not None
+    work = Held(pools.drains.kind, "", "old", drain, version)
+    group = await pools.worker._group_of(work, LETTERS)
     assert group.keys() == {QUEUE, LETTERS, line}
-    assert (await pools.worker._group_of(other, "old")).keys() == {other}
+    assert (await pools.worker._group_of(work, other)).keys() == {other}
     await pools.registry.put_pool(Pool("newer", "memory://newer", 1))
     async with draining(pools):
         await until_over(pools)
     places = {(await pools.placements.entry(one)).place for one in group}
+    assert len(places) == 1
+
+
+async def test_all_queues_of_one_dead_letter_queue_go_with_it_to_one_pool(pools: Pools) -> None:
+    """However many they are, and though other processes would go on when a lease ends."""
+    others = [DrainWorker(pools.messages, pools.drains, wait=0.02) for _ in range(2)]
+    queues = [QueueRef("p", f"q-{number:04}") for number in range(1_100)]
+    metadata = {"_dead_letter_queue": LETTERS.name}
+    for queue in queues:
+        await pools.management.create_queue(queue, metadata, max_queues=9_999)
+        await pools.placements.write(queue, Place("old"))
+    await pools.placements.write(LETTERS, Place("old"))
+    await pools.registry.put_pool(Pool("newer", "memory://newer", 1))
+    async with draining(pools):
+        for other in others:
+            other.start()
+        await until_over(pools)
+        for other in others:
+            await other.stop()
+    places = {(await pools.placements.entry(one)).place for one in (LETTERS, *queues)}
     assert len(places) == 1
 
 

@@ -58,7 +58,8 @@ _LEASE_MS = 10_000
 _LOOK_EVERY = 1.0
 _MOST_FROZEN = 100
 _BATCH, _BYTES = 500, 1_048_576
-_MOST_SOURCES = 1_000
+_MOST_SOURCES = 1_000_000
+"""More queues than a project has: all whose dead letters come to one queue move with it."""
 _ROUNDS_REST = 5
 """How many times as long as a look at the whole catalogue the worker rests after it."""
 _KEYS = "Messages have moved, and idempotency keys are left: they are asked for until they end."
@@ -197,6 +198,11 @@ class DrainWorker(BackgroundWorker):
             logger.info("the pool %r is empty: %d messages were moved", drain.pool, drain.moved)
         await self._holder.hold(work, _LEASE_MS)
 
+    async def _keep(self, work: Held[Drain]) -> None:
+        """Hold a drain for longer, if its lease is half over: a group may have 100,000 queues."""
+        if self._clock.now_ms() > work.value.held_until - _LEASE_MS / 2:
+            await self._holder.hold(work, _LEASE_MS)
+
     async def _is_empty(self, pool: str) -> bool:
         """Whether no delivery of a message is left there, and nothing that was redriven."""
         store = await self.messages.pool(pool)
@@ -220,25 +226,28 @@ class DrainWorker(BackgroundWorker):
                 break
             if (await self._placements.entry(queue)).place.group:
                 continue
-            group = await self._group_of(queue, drain.pool)
+            group = await self._group_of(work, queue)
             if any(entry.place.keys_in for entry in group.values()):
                 drain.problem = _KEYS_BEFORE  # a place names one pool that remembers keys
                 continue
             try:
-                count += await self._freeze(group, drain.pool)
+                count += await self._freeze(work, group)
             except Unavailable as exc:
                 drain.problem = exc.shown
                 count += 1
 
-    async def _group_of(self, queue: QueueRef, pool: str) -> dict[QueueRef, Entry]:
-        """The queues of a pool that must move together with one of them, itself included."""
+    async def _group_of(self, work: Held[Drain], queue: QueueRef) -> dict[QueueRef, Entry]:
+        """The queues of the pool that must move together with one of them, itself included."""
         filtered = await self._management.filtered_queues(queue.project)
         todo, seen = [queue], {queue}
         if filtered:
             todo += [ref for ref, _ in await self._placements.queues_of(queue.project)]
             seen |= {*todo}
+        entries: dict[QueueRef, Entry] = {}
         while todo:
+            await self._keep(work)
             one = todo.pop()
+            entries[one] = await self._placements.entry(one)
             record = await self._management.get_queue(one)
             metadata = {} if record is None else record.metadata
             names = [rules.dead_letter_target(metadata)]
@@ -247,19 +256,19 @@ class DrainWorker(BackgroundWorker):
             found |= {ordered_queue(one.project, at) for at in metadata.get(rules.ORDERED, ())}
             todo += found - seen
             seen |= found
-        entries = {one: await self._placements.entry(one) for one in seen}
-        return {one: entry for one, entry in entries.items() if entry.place.pool == pool}
+        return {one: at for one, at in entries.items() if at.place.pool == work.value.pool}
 
-    async def _freeze(self, group: Mapping[QueueRef, Entry], pool: str) -> int:
+    async def _freeze(self, work: Held[Drain], group: Mapping[QueueRef, Entry]) -> int:
         """Freeze the queues of a group, which some of them may be already; answer how many."""
         frozen = [entry.place for entry in group.values() if entry.place.group]
         if frozen:
             name, target = frozen[0].group, frozen[0].to
         else:
-            name, target = secrets.token_hex(8), await self._target(group, pool)
+            name, target = secrets.token_hex(8), await self._target(group, work.value.pool)
         for queue, entry in group.items():
+            await self._keep(work)
             if not entry.place.group:
-                place = Place(pool, to=target, group=name, since=self._clock.now_ms())
+                place = Place(work.value.pool, to=target, group=name, since=self._clock.now_ms())
                 await self._placements.write(queue, place, entry.version)
         return len(group)
 
@@ -317,9 +326,9 @@ class DrainWorker(BackgroundWorker):
         since = max(place.since for place in places)
         if now < since + self.wait * 1000:
             return
-        whole = await self._group_of(next(iter(group)), pool)
+        whole = await self._group_of(work, next(iter(group)))
         if whole.keys() - group.keys():  # a crash came before all were frozen
-            await self._freeze({**whole, **group}, pool)
+            await self._freeze(work, {**whole, **group})
             return
         try:
             old, new = await self.messages.pool(pool), await self.messages.pool(places[0].to)
@@ -328,17 +337,20 @@ class DrainWorker(BackgroundWorker):
             return
         held = now >= since + HELD_MS + 2_000 * self.wait  # though clocks differ
         for queue in group:
+            await self._keep(work)
             async for found in self._movable(old, queue, held=held):
                 begun = time.monotonic()
                 await next_turn()
                 await self._carry(work, queue, found, old, new)
                 await asyncio.sleep((time.monotonic() - begun) / 4)  # for other requests
         # Twice: a sweep may have moved a dead letter from one of them to another meanwhile.
-        for _ in range(2):
-            if any([(await old.stats(queue)).total for queue in group]):
+        for queue in (*group, *group):
+            await self._keep(work)
+            if (await old.stats(queue)).total:
                 work.value.problem = work.value.problem or _HELD
                 return
         for queue, entry in group.items():
+            await self._keep(work)
             keys_in = pool if (await old.find_idempotency_keys(queue)).are_any else None
             await self._placements.write(queue, Place(places[0].to, keys_in=keys_in), entry.version)
             work.value.problem = work.value.problem if keys_in is None else _KEYS
