@@ -377,7 +377,7 @@ def encode_response(
     Raises:
         ValueError: a header has a line break.
     """
-    body = response.body
+    body, size = response.body, len(response.body)
     lines = _CLOSE if closes else b""
     for name, value in response.headers:
         if b"\n" in value or b"\r" in value:
@@ -385,15 +385,15 @@ def encode_response(
         lines += b"%b: %b\r\n" % (name, value)
     if response.stream is not None:
         lines += b"content-type: %b\r\n%b" % (response.media_type, _CHUNKED)
-    elif body:
-        lines += b"content-type: %b\r\ncontent-length: %d\r\n" % (response.media_type, len(body))
+    elif size:
+        lines += b"content-type: %b\r\ncontent-length: %d\r\n" % (response.media_type, size)
     elif response.status != NO_CONTENT:
         lines += b"content-length: 0\r\n"
     first = _STATUS_LINES[response.status]
     head = b"%b%b%b%012x\r\n%b\r\n" % (first, more, _REQUEST_ID, request.number, lines)
     if request.method == "HEAD":
         return head, b""
-    return (head, body) if len(body) > _LARGE else (head + body, b"")
+    return (head, body) if size > _LARGE else (head + body, b"")
 
 
 def encode_chunk(part: bytes) -> bytes:
