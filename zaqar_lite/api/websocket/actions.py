@@ -4,10 +4,13 @@ An action is declared in the table here. Its rights, sizes, rates and rules are 
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 from urllib.parse import quote
+
+import msgspec
+from msgspec import Meta
 
 from zaqar_lite.api.render import yes_no
 from zaqar_lite.api.request import VARIABLE, Action, Check, Head, Request, Route
@@ -19,18 +22,13 @@ _FIELD = re.compile(r"(?P<name>\w+)(?P<required>!?)(?::(?P<kind>\w+))?(?:=(?P<ta
 _ALL = "*"
 
 
-def _are_names(value: Any) -> bool:  # noqa: ANN401 - any JSON
-    good = isinstance(value, list) and all(isinstance(one, str) and one for one in value)
-    return good and bool(value)
-
-
-KINDS: Mapping[str, Callable[[Any], bool]] = {
-    "text": lambda value: isinstance(value, str),
-    "whole": lambda value: isinstance(value, int) and not isinstance(value, bool),
-    "flag": lambda value: isinstance(value, bool),
-    "texts": _are_names,
-    "object": lambda value: isinstance(value, dict),
-    "list": lambda value: isinstance(value, list),
+_KINDS: Mapping[str, Any] = {
+    "text": str,
+    "whole": int,
+    "flag": bool,
+    "texts": Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(min_length=1)],
+    "object": dict,
+    "list": list,
 }
 """What a field of a frame's body may be."""
 
@@ -57,7 +55,6 @@ class SocketAction:
     missing   the error text of a 404
     empty     the document if no field of it is given
     method    answers frames instead of the route's action, from whose object it is
-    signable  whether a signed URL may stand in for a login
     listens   whether it subscribes the connection itself if the frame names no subscriber
     """
 
@@ -69,7 +66,6 @@ class SocketAction:
     missing: str = ""
     empty: bytes = b""
     method: str = ""
-    signable: bool = False
     listens: bool = False
 
 
@@ -126,25 +122,22 @@ ACTIONS = (
         "list_messages",
         _PAGE + " large:flag echo:flag include_claimed:flag include_delayed:flag",
         frames.messages,
-        signable=True,
     ),
-    SocketAction("message_post", "post_messages", "messages!:list", frames.posted, signable=True),
-    SocketAction("message_get", "get_message", show=frames.message, signable=True),
+    SocketAction("message_post", "post_messages", "messages!:list", frames.posted),
+    SocketAction("message_get", "get_message", show=frames.message),
     SocketAction(
         "message_get_many",
         "list_messages",
         "message_ids!:texts=ids large:flag",
         frames.messages,
         statuses={404: 200},
-        signable=True,
     ),
-    SocketAction("message_delete", "delete_message", "claim_id", signable=True),
+    SocketAction("message_delete", "delete_message", "claim_id"),
     SocketAction(
         "message_delete_many",
         "delete_messages",
         "message_ids:texts=ids claim_ids:texts pop:whole large:flag",
         frames.messages,
-        signable=True,
     ),
     SocketAction(
         "claim_create", "claim_messages", "limit:whole large:flag " + _LEASE, frames.claimed
@@ -198,16 +191,18 @@ class ServedAction:
             *(Field(name, "text", required=True, target=name) for name in self.path),
             *map(_field, declared.fields.split()),
         )
+        needed = [(one.name, _KINDS[one.kind]) for one in self.fields if one.required]
+        others = [one for one in self.fields if not one.required]
+        self._form = msgspec.defstruct(
+            declared.name, [*needed, *((one.name, _KINDS[one.kind] | None, None) for one in others)]
+        )
 
     def is_malformed(self, body: Mapping[str, Any]) -> bool:
         """Tell whether a frame's body lacks a field or has one of another kind."""
-        for field in self.fields:
-            value = body.get(field.name)
-            if value is None:
-                if field.required:
-                    return True
-            elif not KINDS[field.kind](value):
-                return True
+        try:
+            msgspec.convert(body, self._form)
+        except msgspec.ValidationError:
+            return True
         return False
 
     def request(self, frame: Frame, headers: dict[bytes, bytes]) -> Request:

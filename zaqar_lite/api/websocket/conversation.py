@@ -52,6 +52,8 @@ _SIGNED = ("URL-Signature", "URL-Expires", "URL-Methods", "URL-Paths")
 _PASSED = ("Client-ID", "X-Project-ID", "Idempotency-Key")
 _NO_SUCH_PLACE = {"title": "404 Not Found"}
 """What a signed URL that does not fit is answered."""
+_ON_MESSAGES = "message_"
+"""What the actions begin with that a signed URL admits."""
 _CREATED = 201
 _PORT = re.compile(r":[0-9]*\Z")
 
@@ -197,7 +199,9 @@ class Conversation:
         project = headers.get(b"x-project-id")
         if self._project is not None and project != self._project.encode():
             return False
-        return served.declared.signable if SIGNATURE in headers else self.is_known
+        if SIGNATURE in headers:
+            return served.declared.name.startswith(_ON_MESSAGES)
+        return self.is_known
 
     def _headers(self, frame: Frame) -> dict[bytes, bytes] | None:
         """The request's headers; None if the frame lacks one or has one of the wrong type.
