@@ -13,15 +13,14 @@ import json
 import pstats
 import sys
 import time
-from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 import uvloop
 from uvicorn.server import ServerState
 
-import zaqar_lite.serve
 from zaqar_lite.main import create_app
+from zaqar_lite.server.connections import connections_of
 from zaqar_lite.server.loading import load
 
 _BODY = b'{"messages":[{"body":{"event":"made","id":1},"ttl":300}]}'
@@ -98,13 +97,9 @@ async def _counted() -> tuple[dict[str, float], _Walk]:
     more = {"sqs": True} if "--sqs" in sys.argv else {}
     settings = load(environment={}, overrides={"store": "memory://", **more})
     app = create_app(settings)
-    config = zaqar_lite.serve._config(settings, app, None)
-    if not config.loaded:  # an older checkout's
-        config.load()
     state = ServerState()
     state.default_headers = [(b"date", b"Fri, 27 Nov 2026 12:00:00 GMT")]
-    make: Callable[..., Any] = config.http_protocol_class
-    connection, transport = make(config=config, server_state=state, app_state={}), _Transport()
+    connection, transport = connections_of(app, settings)(None, state), _Transport()
     connection.connection_made(transport)
 
     async def post(times: int, *pieces: bytes) -> None:

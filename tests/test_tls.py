@@ -207,6 +207,23 @@ def test_a_websocket_is_closed_over_tls_as_in_clear(tmp_path: Path) -> None:
         assert closed.value.__cause__ is None
 
 
+def test_clients_that_end_no_handshake_are_few_and_soon_gone(tmp_path: Path) -> None:
+    cert, key = make_certificate(tmp_path, "first")
+    bounds = {"ZAQAR_LITE_MAX_CONNECTIONS": "8", "ZAQAR_LITE_REQUEST_TIMEOUT": "1"}
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(started(over_tls(cert, key, env=bounds)))
+        assert subject(server.port) == "first"
+        files = Path(f"/proc/{server.pid}/fd")
+        idle = len(list(files.iterdir()))
+        address = ("127.0.0.1", server.port)
+        for _ in range(300):
+            silent = stack.enter_context(socket.create_connection(address, timeout=20))
+        assert silent.recv(1) == b"", "there was no room for it"
+        assert len(list(files.iterdir())) <= idle + 8 + 64
+        server.wait_for(lambda: len(list(files.iterdir())) <= idle, timeout=20)
+        assert subject(server.port) == "first"
+
+
 def test_files_that_can_not_be_used_are_one_line(tmp_path: Path) -> None:
     cert, key = make_certificate(tmp_path, "first")
     _, other = make_certificate(tmp_path, "second")

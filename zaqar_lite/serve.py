@@ -22,11 +22,11 @@ from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.environment import PREFIX
 from zaqar_lite.main import create_app
 from zaqar_lite.server import logs
-from zaqar_lite.server.connections import connections_of
+from zaqar_lite.server.connections import HttpConnection, connections_of
 from zaqar_lite.server.gc_tuning import Collector
 from zaqar_lite.server.loading import Reloading, Source
 from zaqar_lite.server.sockets import SocketProtocol
-from zaqar_lite.server.tls import Certificate
+from zaqar_lite.server.tls import Certificate, accept
 from zaqar_lite.server.workers import NEVER_WORKS, Workers, notify, watchdog_interval
 from zaqar_lite.service.metrics.shared_counters import Place, make_file
 from zaqar_lite.settings import Settings
@@ -95,9 +95,8 @@ def _serve(
 ) -> int:
     """Run the server in this process; answer its exit code."""
     sys.setswitchinterval(0.0005)  # by its 5 ms a thread that has synced tells of it too late
-    certificate = _certificate(settings)
-    config = _config(settings, app, certificate)
-    server = _Server(config, announce, Reloading(settings, source, certificate, app))
+    reloading = Reloading(settings, source, _certificate(settings), app)
+    server = _Server(connections_of(app, settings), announce, reloading)
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn raises the signal again once it has drained; without this the exit code is not 0.
         signal.signal(number, server.handle_exit)
@@ -128,9 +127,13 @@ class _Server(uvicorn.Server):
     """A uvicorn server that reports when it is ready, and can be stopped before it is."""
 
     def __init__(
-        self, config: uvicorn.Config, announce: Callable[[], None], reloading: Reloading
+        self,
+        connection: type[HttpConnection],
+        announce: Callable[[], None],
+        reloading: Reloading,
     ) -> None:
-        super().__init__(config)
+        super().__init__(_config(connection, reloading))
+        self._connection = connection
         self._reloading, self._app = reloading, reloading.app
         metrics = self._app.metrics
         metrics.reloads = lambda: (reloading.succeeded, reloading.at)
@@ -152,8 +155,8 @@ class _Server(uvicorn.Server):
         application closes what it has opened when its task is cancelled with the event loop.
         """
         self._starting = asyncio.current_task()
-        self._collector.start()
         loop = asyncio.get_running_loop()
+        self._collector.start(loop.call_soon_threadsafe)
         loop.add_signal_handler(signal.SIGHUP, self._renew)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP,))
         certificate = self._reloading.certificate
@@ -166,7 +169,7 @@ class _Server(uvicorn.Server):
         if self.should_exit:
             self._end_start()
         try:
-            await super().startup(sockets)
+            await super().startup(sockets if certificate is None else [])
         except SystemExit:  # the application can't start and has said why: `has_failed`
             self.should_exit = True
         except asyncio.CancelledError:
@@ -177,9 +180,10 @@ class _Server(uvicorn.Server):
         finally:
             self._starting = self._interrupt = None
         if self.started and not self.should_exit:
-            state, metrics = self.server_state, self._app.metrics
-            follow = self._collector.follow(lambda: state.total_requests + metrics.asked)
-            self._background.append(asyncio.create_task(follow))
+            if certificate is not None:
+                for one in sockets or ():
+                    accepting = accept(one, certificate, self._connection, self.server_state)
+                    self._background.append(asyncio.create_task(accepting))
             self._announce()
 
     def _end_start(self) -> None:
@@ -200,6 +204,7 @@ class _Server(uvicorn.Server):
             await asyncio.sleep(_LOOK)  # what is looked at are flags of uvicorn's
         for task in self._background:
             task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)  # they use the listeners
         self._app.stop()
         await super().shutdown(sockets)
         self._collector.stop()
@@ -230,13 +235,11 @@ def _certificate(settings: Settings) -> Certificate | None:
     return Certificate(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
 
 
-def _config(
-    settings: Settings, app: Application, certificate: Certificate | None
-) -> uvicorn.Config:
-    config = uvicorn.Config(
-        app,
+def _config(connection: type[HttpConnection], reloading: Reloading) -> uvicorn.Config:
+    return uvicorn.Config(
+        reloading.app,
         loop="uvloop",
-        http=connections_of(app, settings),
+        http=connection,
         ws="none",
         lifespan="on",
         access_log=False,
@@ -245,12 +248,8 @@ def _config(
         server_header=False,
         proxy_headers=False,
         backlog=_BACKLOG,
-        timeout_graceful_shutdown=settings.shutdown_timeout,
+        timeout_graceful_shutdown=reloading.settings.shutdown_timeout,
     )
-    config.load()
-    if certificate is not None:  # uvicorn's own could neither be bounded to TLS 1.2 nor renewed
-        config.ssl = certificate.context
-    return config
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -259,6 +258,7 @@ def _listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind((host, port))
     listener.listen(_BACKLOG)
+    listener.setblocking(False)
     listener.set_inheritable(True)
     return listener
 

@@ -5,17 +5,12 @@ million objects, and no request is answered meanwhile. Reference counts free nea
 server makes; only cycles, as of exceptions and closed connections, are left for the collector.
 """
 
-import asyncio
 import gc
 import time
 from collections.abc import Callable, Mapping
 
 _LONG = 0.0005
 _ENOUGH = 500_000
-_TOO_MANY = 4
-_INTERVAL = 1.0
-_IDLE = 0.03
-"""A process that works for a larger share of a second than this is not idle."""
 
 
 class Collector:
@@ -24,22 +19,24 @@ class Collector:
     What survives a collection of more than 0.5 ms is frozen: later collections do not visit it. So
     each one visits only objects made since, and the thresholds keep these to about 10,000: 1 to
     2 ms. Garbage among the frozen objects waits for a thorough collection, which visits everything.
-
-    A thorough collection is due when at least 500,000 objects have been frozen since the last one,
-    and at least as many as that one left. It runs in the next idle second, or when four times as
-    many have been frozen. A second is idle if no request began or ended in it and the process
-    hardly worked. Requests that only wait, for a message or a store, do not make it busy.
+    One is due when at least 500,000 objects that were frozen since the last one are still there,
+    and at least as many as that one left: a server has a few of them in its life.
     """
 
     def __init__(self) -> None:
+        self._later: Callable[[Callable[[], None]], object]
         self._began = 0.0
         self._thresholds = gc.get_threshold()
         self._left = 0
         self.frozen = 0
         """How many objects have been frozen since the last thorough collection, at most."""
 
-    def start(self) -> None:
-        """Freeze all present objects, and set thresholds that keep collections short."""
+    def start(self, later: Callable[[Callable[[], None]], object]) -> None:
+        """Freeze all present objects, and set thresholds that keep collections short.
+
+        `later` calls what it is given soon, in the event loop.
+        """
+        self._later = later
         self._freeze_all()
         gc.set_threshold(1_000, 3, 1)
         gc.callbacks.append(self._note)
@@ -52,27 +49,15 @@ class Collector:
         gc.set_threshold(*self._thresholds)
         gc.callbacks.remove(self._note)
 
-    async def follow(
-        self, count_requests: Callable[[], int], worked: Callable[[], float] = time.process_time
-    ) -> None:
-        """Check every second, for ever, whether to collect.
+    @property
+    def _is_due(self) -> bool:
+        return self.frozen >= max(_ENOUGH, self._left)
 
-        The count grows with each request that begins or ends, and `worked` (seconds of CPU) with
-        everything that the process does, such as jobs, deliveries and streams.
-        """
-        seen, before = count_requests(), worked()
-        while True:
-            await asyncio.sleep(_INTERVAL)
-            count, now = count_requests(), worked()
-            self.look(is_idle=count == seen and now - before < _IDLE * _INTERVAL)
-            seen, before = count, worked()  # after the look, whose own work does not count
-
-    def look(self, *, is_idle: bool) -> None:
-        """Collect what is due; a thorough collection is done earlier if the server is idle."""
-        due_at = max(_ENOUGH, self._left) * (1 if is_idle else _TOO_MANY)
-        if self.frozen >= due_at:  # most of them have gone since by their reference counts
+    def look(self) -> None:
+        """Collect thoroughly if that is due."""
+        if self._is_due:  # most of them have gone since by their reference counts
             self.frozen = gc.get_freeze_count() - self._left
-        if self.frozen >= due_at:
+        if self._is_due:
             gc.unfreeze()
             self._freeze_all()
 
@@ -93,3 +78,5 @@ class Collector:
         elif time.perf_counter() - self._began > _LONG:
             self.frozen += len(gc.get_objects(generation=2))
             gc.freeze()
+            if self._is_due:
+                self._later(self.look)  # within a collection there can be no other

@@ -2,14 +2,21 @@
 
 import asyncio
 import logging
+import socket
 import ssl
 from pathlib import Path
 
 from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.server.connections import HttpConnection
+from zaqar_lite.server.http1 import ServerState
 
 logger = logging.getLogger("zaqar_lite")
 LOOK_EVERY = 5.0
 """Seconds between two looks whether a file has changed."""
+_SPARE = 64
+"""Connections above the bound, whose clients are told 503 after their handshake."""
+_PAUSE = 0.1
+"""Seconds until another file may be open."""
 
 
 class Certificate:
@@ -26,23 +33,18 @@ class Certificate:
         self._files = tuple(path for path in (cert, key, client_ca) if path is not None)
         self._cert, self._key, self._client_ca = cert, key, client_ca
         self._seen: tuple[object, ...] = ()
-        self.context = self._newest = self._make()
-        """Of all connections; the one that each goes on with is chosen at its handshake."""
-        self.context.sni_callback = self._use_newest
+        self.context = self._make()
+        """Of new connections; another one once the files have changed."""
 
     def reload(self) -> bool:
         """Use the files as they are now for new connections; answer whether they can be used."""
         try:
-            self._newest = self._make()
+            self.context = self._make()
         except ConfigurationError as exc:
             logger.error("the certificate was not renewed, the old one stays: %s", exc)
             return False
         logger.info("the certificate was read again from %s", self._cert)
         return True
-
-    def _use_newest(self, connection: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
-        """Let a handshake go on with the newest certificate, and the newest CA of clients' ones."""
-        connection.context = self._newest
 
     async def follow(self) -> None:
         """Read the files again whenever they have changed, for ever."""
@@ -87,3 +89,48 @@ def _why(error: OSError) -> str:
     if isinstance(error, ssl.SSLError):
         return f"the files do not fit together, or are not PEM ({error.reason or error})"
     return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+
+
+async def accept(
+    listener: socket.socket,
+    certificate: Certificate,
+    connection: type[HttpConnection],
+    state: ServerState,
+) -> None:
+    """Accept connections, each of which begins after its handshake, for ever.
+
+    uvicorn's servers count a client from then on only, and wait for its handshake for a minute: it
+    could take all files that this process may open. Here a handshake has as long as a client may be
+    silent, and counts; far above the bound a client is closed.
+    """
+    loop, begun = asyncio.get_running_loop(), 0
+
+    async def shake_hands(client: socket.socket) -> None:
+        nonlocal begun
+        try:
+            await loop.connect_accepted_socket(
+                lambda: connection(None, state),
+                client,
+                ssl=certificate.context,
+                ssl_handshake_timeout=connection.read_timeout,
+            )
+        except OSError:  # it is gone, too slow, or speaks no TLS
+            client.close()
+        except Exception:
+            logger.exception("unexpected error in a handshake")
+            client.close()
+        finally:
+            begun -= 1
+
+    async with asyncio.TaskGroup() as handshakes:
+        while True:
+            try:
+                client, _ = await loop.sock_accept(listener)
+            except OSError:  # this process may open no more files now
+                await asyncio.sleep(_PAUSE)
+                continue
+            if len(state.connections) + begun < connection.most + _SPARE:
+                begun += 1
+                handshakes.create_task(shake_hands(client))
+            else:
+                client.close()
