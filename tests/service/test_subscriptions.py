@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from tests.service.composed import Composed, Failing
-from zaqar_lite.domain.errors import Conflict, Unavailable
+from zaqar_lite.domain.errors import Conflict, LimitReached, Unavailable
 from zaqar_lite.domain.metadata import ORDERED
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.subscriptions import SubscriptionDraft
@@ -78,6 +78,20 @@ async def test_a_change_that_failed_is_made_by_the_next(ordered: bool, fails_at:
     record = await subscriptions.management.get_queue(QUEUE)
     assert record is not None
     assert record.metadata.get(ORDERED, []) == [made.id] * ordered
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+async def test_a_subscription_whose_queue_can_not_be_made_leaves_nothing(ordered: bool) -> None:
+    one = Composed()
+    one.limits.max_queues_per_project = 1
+    subscriptions = subscriptions_over(one)
+    await one.queues.ensure(QueueRef("p", "the-only-one"))
+    draft = SubscriptionDraft(A, options={"ordered": ordered})
+    with pytest.raises(LimitReached):
+        await subscriptions.create(QUEUE, draft)
+    assert await subscriptions.page(QUEUE, marker=None, limit=10) == []
+    one.limits.max_queues_per_project = 2
+    assert (await subscriptions.create(QUEUE, draft)).secret is not None
 
 
 class Interrupted:

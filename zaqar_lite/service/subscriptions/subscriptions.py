@@ -172,8 +172,8 @@ class Subscriptions:
         Raises:
             Invalid: the subscriber or an option is wrong.
             Conflict: the subscriber is there, and confirmed.
-            LimitReached: the queue has too many subscriptions.
-            QuotaReached: the project has as many as its quota allows.
+            LimitReached: the queue has too many subscriptions, or the project too many queues.
+            QuotaReached: the project has as many of either as its quota allows.
             Unavailable: they are being changed too often.
         """
         subscriber = draft.subscriber or ""
@@ -191,15 +191,19 @@ class Subscriptions:
         # has crashed. The first to write it under that id has made it.
         made = self._new(None if name is None else name.id, queue, draft)
         made = await trusted(made, trust)
+        named_at = 0
         try:
             # Named again where that is begun: who was refused must not take this name away.
-            await self._put(made, await self._name(made, expected=version))
-        except (RecordChanged, LimitReached):
+            named_at = await self._name(made, expected=version)
+            await self.kind.put(queue.project, made.name, made, 0, [*self._bounds_of(queue)])
+        except (RecordChanged, LimitReached) as exc:
+            if isinstance(exc, LimitReached):
+                await self._release_name(made, named_at)  # unless another request is making it
             self.left(made)
             raise
         try:
             await self._note(made)
-        except Invalid:  # the queue has as many in strict order as it may
+        except (Invalid, LimitReached):  # of ordered ones in the queue, or of queues
             await self.delete(queue, made.id)
             raise
         self.subscriber_cache.forget(queue)
@@ -400,20 +404,6 @@ class Subscriptions:
             self.left(old)
         self.subscriber_cache.forget(queue)
         return old, new
-
-    async def _put(self, made: Subscription, named_at: int) -> None:
-        """Write a new subscription; its name goes again where there are too many.
-
-        Raises:
-            RecordChanged: another request has made it.
-            LimitReached: the queue has too many, or the project (QuotaReached).
-        """
-        try:
-            bounds = [*self._bounds_of(made.queue)]
-            await self.kind.put(made.queue.project, made.name, made, 0, bounds)
-        except LimitReached:
-            await self._release_name(made, named_at)  # unless another request is making it
-            raise
 
     def _bounds_of(self, queue: QueueRef) -> Iterator[RecordBound]:
         """The bounds of new subscriptions: of their queue, and of their project's quota."""
