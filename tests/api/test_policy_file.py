@@ -69,6 +69,9 @@ WRONG = {
     "an open bracket": '"queues:get": "(role:a"',
     "an unknown reference": '"queues:get": "rule:absent"',
     "a circle": '"a": "rule:b"\n"b": "rule:a"',
+    "a half-written value": '"queues:get": "role:admin or project_id:%(x"',
+    "a number of a name": '"queues:get": "role:a and not (role:b or project_id:%(queue_name)d)"',
+    "a part of a text": '"queues:get": "@ or user_id.name:alice"',
     "a web server": '"queues:get": "http://example.org/%(queue_name)s"',
 }
 

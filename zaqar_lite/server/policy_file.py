@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.identity import Principal
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _ELSEWHERE = frozenset({"pools", "flavors", "topics", "health", "keys", "quotas"})
 """Rules about these are accepted even if this server, with its settings, has no such routes."""
 
+_NOBODY = {"roles": ["member"], "project_id": None, "user_id": None}
 _ASKS_ELSEWHERE = re.compile(r"\bhttps?:")
 
 
@@ -67,6 +68,11 @@ class PolicyFile:
         except policy.InvalidDefinitionError as exc:
             why = f"a rule refers to a rule that does not exist, or to itself: {exc}"
             raise self._wrong(why) from None
+        for name, rule in given.items():
+            try:
+                _try_all(rules[name], enforcer)
+            except (SyntaxError, TypeError, ValueError) as exc:
+                raise self._wrong(f"the rule {name!r} can't be used: {rule!r}: {exc}") from None
         return partial(self.use, partial(_allows, enforcer, frozenset(given)))
 
     def _check_names(self, given: object) -> None:
@@ -82,6 +88,15 @@ class PolicyFile:
 
     def _wrong(self, why: str) -> ConfigurationError:
         return ConfigurationError(f"policy_file: {self.path}: {why}.")
+
+
+def _try_all(check: Any, enforcer: "Enforcer") -> None:  # noqa: ANN401 - oslo.policy has no types
+    """Ask each part of a rule: a `%(name)` without its `s` fails only then, with a ValueError."""
+    parts = [check.rule] if hasattr(check, "rule") else getattr(check, "rules", ())
+    for part in parts:
+        _try_all(part, enforcer)
+    if not parts:
+        check(dict.fromkeys(("project_id", "queue_name")), _NOBODY, enforcer)
 
 
 def _allows(
