@@ -373,6 +373,38 @@ async def test_a_busy_server_is_unavailable(
     assert (await queue.bodies())[-1] == "b"
 
 
+async def test_a_function_that_somebody_killed_has_done_nothing(
+    queue: QueueUnderTest, client: Any, own_redis: RedisServer
+) -> None:
+    """Redis lets them as long as the function only reads."""
+    posted, reasons, is_over = await queue.post(*["x"] * 5_000), set[str](), threading.Event()
+    client.config_set("busy-reply-threshold", 1)
+
+    def kill() -> None:
+        with raw(own_redis.url) as other:
+            while not is_over.is_set():
+                with contextlib.suppress(redis.ResponseError):
+                    other.execute_command("FUNCTION", "KILL")
+
+    killing = threading.Thread(target=kill)
+    killing.start()
+    try:
+        for _ in range(100):
+            try:
+                await queue.delete(*posted, claims=["0" * 32])
+            except Unavailable as exc:
+                reasons.add(str(exc))
+            if any("FUNCTION KILL" in reason for reason in reasons):
+                break
+        else:
+            pytest.fail(f"nothing was killed: {reasons}")
+    finally:
+        is_over.set()
+        killing.join()
+        client.config_set("busy-reply-threshold", 5_000)
+    assert await queue.counts() == (5_000, 0, 0)
+
+
 async def test_a_loading_server_is_unavailable(open_queue: Open) -> None:
     options = ("--key-load-delay", "3000", "--loading-process-events-interval-bytes", "1024")
     with services.start_redis(appendfsync="always", options=options) as server:

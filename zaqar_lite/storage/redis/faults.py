@@ -54,6 +54,8 @@ def explain(fault: Fault) -> Exception:
     reason = _PASSING.get(fault.code)
     if str(fault).endswith(" already exists"):  # it was there, and has gone before the call came
         reason = "somebody deletes the library of functions"
+    elif " killed by user " in str(fault):  # Redis lets nobody do so once a script has written
+        reason = "somebody ended the function (FUNCTION KILL), and nothing was done"
     return fault if reason is None else Unavailable(f"The store cannot serve now: {reason}.")
 
 
