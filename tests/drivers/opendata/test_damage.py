@@ -63,6 +63,19 @@ async def test_a_message_set_aside_is_not_ready_when_its_claim_ends(filled: Stor
     assert texts(popped) == numbers(1, 11)
 
 
+async def test_what_is_behind_damage_of_both_kinds_is_served(filled: Store) -> None:
+    """Neither the log nor the payloads name it then: the pages of its queue do."""
+    first, second = [(await filled.all_messages())[at].id[:16] for at in (100, 200)]
+    await filled.restart_damaged(
+        PAYLOAD_PREFIX + bytes.fromhex(first), filled.log_key(int(second, 16))
+    )
+    found = numbers(0, 700)
+    assert await filled.bodies() == found[:100] + found[101:200] + found[201:]
+    assert await filled.bodies(OTHER) == ["of another queue"]
+    assert len(filled.db.damages) == 2
+    await filled.restart_mended()
+
+
 async def test_a_post_leaves_what_is_set_aside_in_a_queue_without_a_record(filled: Store) -> None:
     (page,) = [key for key in await filled.records(RecordType.ACTIVE) if b"other" in key]
     (message,) = await filled.all_messages(OTHER)

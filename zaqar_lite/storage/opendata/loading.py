@@ -318,10 +318,7 @@ class Loading:
             self._ended_ids[key] = value
 
     async def _read_messages(self) -> None:
-        """Read the log and the payloads; behind a damaged block one by one, by what the other says.
-
-        A scan ends at such a block, and a single read goes on behind it.
-        """
+        """Read the log and the payloads; a scan ends at a damaged block."""
         for prefix in (*self.own.log.prefixes, keys.PAYLOAD_PREFIX):
             try:
                 async for rows in self.engine.scan(prefix):
@@ -330,12 +327,26 @@ class Loading:
                         self._read_one(key, value)
             except Unreadable as exc:
                 self._damaged(exc)
-        if not self.unreadable:
-            return
-        for number in self._numbers("number FROM body", "id FROM logged"):
-            await self._read_alone(self.own.log.key(number))
-        for number in self._numbers("id FROM logged", "number FROM body"):
-            await self._read_alone(keys.message_key(RecordType.PAYLOAD, number))
+        if self.unreadable:
+            await self._read_what_is_behind()
+
+    async def _read_what_is_behind(self) -> None:
+        """Read one by one what no scan has come to, by the numbers that other records name."""
+        bodies, logged = self._numbers("number FROM body"), self._numbers("id FROM logged")
+        named = bodies | logged
+
+        def name(_: bytes, value: bytes) -> None:
+            named.update(element.fields[0] for element in read_active(value))
+
+        await self._each(RecordType.ACTIVE, name)
+        for number in sorted(one for one in named if one >= self.own.log.starts[0]):
+            if number not in logged:
+                await self._read_alone(self.own.log.key(number))
+            if number not in bodies:
+                await self._read_alone(keys.message_key(RecordType.PAYLOAD, number))
+
+    def _numbers(self, column: str) -> set[int]:
+        return {number for (number,) in self.connection.execute(f"SELECT {column}")}
 
     async def _read_alone(self, key: bytes) -> None:
         try:
@@ -352,13 +363,6 @@ class Loading:
             (self._read_payload if is_payload else self._read_logged)(key, value)
         except _WRONG as exc:
             self._damaged(Unreadable(key, str(exc)))
-
-    def _numbers(self, known: str, unknown: str) -> list[int]:
-        """The numbers of messages that one table has and another has not."""
-        rows: list[Any] = self.connection.execute(
-            f"SELECT {known} EXCEPT SELECT {unknown} ORDER BY 1"
-        ).fetchall()
-        return [number for (number,) in rows if number >= self.own.log.starts[0]]
 
     def _read_logged(self, key: bytes, value: bytes) -> None:
         found = records.decode_metadata(value)

@@ -26,9 +26,8 @@ from zaqar_lite.storage.opendata.engine import Batch, Unreadable
 from zaqar_lite.storage.opendata.format import after_prefix
 from zaqar_lite.storage.opendata.slatedb.binding import (
     DURABLE,
-    DURABLE_SCAN,
     FAILURES,
-    ONE_BLOCK,
+    SCAN,
     settings,
     slatedb,
 )
@@ -227,31 +226,14 @@ class SlateDbEngine:
         Raises Unreadable: nothing after the rows answered so far can be read.
         """
         start, end = prefix or _FIRST, after_prefix(prefix) or _LAST
+        bounds = slatedb.KeyRange(start=start, start_inclusive=True, end=end, end_inclusive=False)
         try:
-            iterator = await self._iterate(start, end, DURABLE_SCAN)
+            iterator = await self._translated(self._opened().scan_with_options(bounds, SCAN))
             while rows := await self._translated(iterator.next_batch(_CHUNK)):
                 yield rows
-                start = rows[-1][0] + b"\x00"
-        except slatedb.Error.Data:
-            async for row in self._up_to_damage(start, end):
-                yield [row]
-
-    async def _up_to_damage(self, start: bytes, end: bytes) -> AsyncIterator[tuple[bytes, bytes]]:
-        """Read single records, where reading ahead has met a damaged block."""
-        try:
-            iterator = await self._iterate(start, end, ONE_BLOCK)
-            while (row := await self._translated(iterator.next())) is not None:
-                yield row
-                start = row[0]
+                start = rows[-1][0]
         except slatedb.Error.Data as exc:
-            key = start.removesuffix(b"\x00")
-            raise Unreadable(key, str(exc.message), after=True) from exc
-
-    async def _iterate(
-        self, start: bytes, end: bytes, options: slatedb.ScanOptions
-    ) -> slatedb.DbIterator:
-        bounds = slatedb.KeyRange(start=start, start_inclusive=True, end=end, end_inclusive=False)
-        return await self._translated(self._opened().scan_with_options(bounds, options))
+            raise Unreadable(start, str(exc.message), after=True) from exc
 
     async def commit(self, batch: Batch) -> None:
         """Make changes durable: when this returns, they survive the loss of power.

@@ -13,7 +13,7 @@ os.environ.setdefault("SLATEDB_UNIFFI_RUNTIME_THREADS", "2")  # read when the li
 from slatedb import uniffi as slatedb
 from slatedb.uniffi._slatedb_uniffi import slatedb as binding
 
-__all__ = ["DURABLE", "DURABLE_SCAN", "FAILURES", "ONE_BLOCK", "settings", "slatedb"]
+__all__ = ["DURABLE", "FAILURES", "SCAN", "settings", "slatedb"]
 FAILURES = slatedb.Error, slatedb.InternalError, OSError
 """What a call raises that failed; the second is a bug of the library."""
 # Tables of damaged blocks can't be compacted: with SlateDB's own limit of 8 that wait for it, the
@@ -32,19 +32,13 @@ DURABLE = slatedb.ReadOptions(
 )
 
 
-def _scan(read_ahead: int, tasks: int) -> slatedb.ScanOptions:
-    return slatedb.ScanOptions(
-        durability_filter=slatedb.DurabilityLevel.REMOTE,
-        dirty=False,
-        read_ahead_bytes=read_ahead,
-        cache_blocks=False,
-        max_fetch_tasks=tasks,
-    )
-
-
-DURABLE_SCAN = _scan(1_048_576, 2)
-# Reading ahead would meet damage a megabyte early.
-ONE_BLOCK = _scan(1, 1)
+SCAN = slatedb.ScanOptions(
+    durability_filter=slatedb.DurabilityLevel.REMOTE,
+    dirty=False,
+    read_ahead_bytes=1_048_576,
+    cache_blocks=False,
+    max_fetch_tasks=2,
+)
 
 
 def settings() -> slatedb.Settings:
