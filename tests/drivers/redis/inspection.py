@@ -32,7 +32,7 @@ def keys_by_tag(client: Any) -> dict[str, dict[str, bytes]]:
     found: dict[str, dict[str, bytes]] = {}
     for key in client.scan_iter(match=f"{PREFIX}:*", count=1000):
         _, kind, tag = key.decode().split(":", 2)
-        found.setdefault(tag[1:-1], {})[kind] = key
+        found.setdefault(tag[1 : tag.index("}")], {})[kind] = key
     return found
 
 

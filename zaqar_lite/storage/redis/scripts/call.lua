@@ -27,7 +27,8 @@
 -- keys: hash, 'b' or 'm' and idempotency key -> entry (codec.py); expires
 -- forgets: zset, the same fields by deadline; expires
 -- outbox: list, letters and outbox messages on their way to other queues; expires
--- brought: zset, source by the sequence number of its last letter; expires a day after it
+-- brought: with the source's tag behind it: the number of the last letter that came from there; expires a day after
+--     it. Without: zset, source by that number, as 0.2.0 wrote it
 -- staged: hash, '0' -> instant and first position, number -> part of a post; expires
 -- readiness: a channel, no key: tells how many messages became ready, or 0: look soon
 -- visits: zset, every queue by the instant of the sweep's next visit. Operations on a queue have it only where

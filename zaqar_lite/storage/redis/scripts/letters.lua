@@ -337,7 +337,8 @@ end
 local function accept()
   -- A source sends its letters in the order of their numbers. So a letter is a repeat unless its
   -- number is above that of the last letter that was stored.
-  local last, dead, names, blobs = tonumber(call('ZSCORE', brought, ARGV[2]) or 0), {}, {}, {}
+  local number = brought .. ARGV[2] -- a key for each source, which ends by itself
+  local last, dead, names, blobs = tonumber(call('GET', number) or call('ZSCORE', brought, ARGV[2]) or 0), {}, {}, {}
   local came = last
   for i = 3, #ARGV do
     local seq, size = struct.unpack('>I8H', ARGV[i])
@@ -351,11 +352,7 @@ local function accept()
   if came == last then
     return {'ok', 0}
   end
-  -- Numbers of a queue's letters are times in microseconds, so this forgets those that sent nothing for a day, and
-  -- not those of other stores, which count from 1.
-  call('ZREMRANGEBYSCORE', brought, '1e15', string.format('%.0f', (now - 86400000) * 1000))
-  call('ZADD', brought, string.format('%.0f', came), ARGV[2])
-  call('EXPIRE', brought, 86400)
+  call('SET', number, string.format('%.0f', came), 'EX', 86400)
   local soonest = #dead > 0 and let_in(dead, names) or 0
   if #blobs > 0 then
     local first = store(blobs, take_positions(#blobs), now, call('HLEN', messages))
