@@ -59,6 +59,8 @@ class State:
     """Whether what it says of a token can't be understood."""
     garbled_trust: Any = None
     """What it answers when it has made a trust, in place of the trust."""
+    failing_trust: str = ""
+    """The trust of which it can't make a token."""
     slow: float = 0.0
     slow_ones: set[int] = field(default_factory=set)
     """The threads that are slow now."""
@@ -257,6 +259,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _log_in_by(self, name: str) -> None:
         """Give a token of a trust, which is in the name of its trustor."""
         trust = self.server.state.trusts.get(name)
+        if name == self.server.state.failing_trust:
+            self._answer(500, {"error": {"code": 500}})
+            return
         if trust is None:
             self._answer(403, {"error": {"code": 403}})
             return

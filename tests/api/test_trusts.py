@@ -93,6 +93,24 @@ async def test_a_trust_that_can_not_be_noted_is_ended_at_once(
         assert keystone.state.trusts == {}
 
 
+@pytest.mark.parametrize("is_known", [True, False], ids=["told", "found"])
+async def test_a_trust_that_keystone_fails_at_keeps_no_other(
+    make_api: MakeApi, keystone: Keystone, monkeypatch: pytest.MonkeyPatch, is_known: bool
+) -> None:
+    monkeypatch.setattr(trusts, "LOOK_EVERY", 0.05)
+    if not is_known:
+        monkeypatch.setattr(trusts, "_MAX_LEFT", 0)
+    async with make_api(**settings(keystone)) as api:
+        made = [await subscribe(api, keystone, f"{HOOK}/{n}") for n in range(3)]
+        keystone.state.failing_trust = list(keystone.state.trusts)[1]
+        for one in made:
+            await api.expect(204, "DELETE", f"subscriptions/{one}")
+        api.advance(600)
+        await left(keystone, 1)
+        keystone.state.failing_trust = ""
+        await left(keystone, 0)
+
+
 async def test_another_ttl_needs_another_trust_and_ends_the_old_one(
     make_api: MakeApi, keystone: Keystone
 ) -> None:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from hashlib import sha256
+from random import sample
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -26,7 +27,7 @@ from zaqar_lite.domain.errors import Forbidden, Invalid, NotFound, RecordDamaged
 from zaqar_lite.domain.identity import How, Principal
 from zaqar_lite.domain.models import Record
 from zaqar_lite.domain.subscriptions import Subscription
-from zaqar_lite.service.background import Background, BackgroundWorker
+from zaqar_lite.service.background import Background, BackgroundWorker, LoggedErrors
 from zaqar_lite.service.caching import Cache
 from zaqar_lite.service.identity.keystone import Keystone, parse_token
 from zaqar_lite.service.records import is_sealed
@@ -42,6 +43,7 @@ UNUSED_MS = 300_000
 _PAGE = 100
 _MAX_LEFT = 1_000
 _MAX_TOKENS = 1_000
+_ENDING = LoggedErrors("ending a trust")
 MakeTrust = Callable[[Subscription], Awaitable[str]]
 """Makes a trust by the request's user for as long as a subscription lives; answers its id."""
 
@@ -165,17 +167,22 @@ class Trusts(BackgroundWorker):
         return kept
 
     async def _end_some(self) -> None:
-        """End the trusts that were left, and look at a page of all others."""
-        for project, trust in tuple(self._left):
-            with suppress(RecordDamaged):
+        """End the trusts that were left, and look at a page of all others, in an order by chance.
+
+        Keystone is not asked again for a second after it failed at one of them.
+        """
+        for project, trust in sample([*self._left], len(self._left)):
+            with _ENDING:
                 record = await self._management.get_record(KIND, project, _name_of(trust))
                 if record is not None:
                     await self._end_unused(record, unused_ms=0)
-            self._left.discard((project, trust))
+                self._left.discard((project, trust))
         page = await self._management.list_records(KIND, after=self._after, limit=_PAGE)
-        for record in await self._management.opened(page):
-            await self._end_unused(record, unused_ms=UNUSED_MS)
         self._after = (page[-1].project, page[-1].name) if len(page) == _PAGE else None
+        records = await self._management.opened(page)
+        for record in sample(records, len(records)):
+            with _ENDING:
+                await self._end_unused(record, unused_ms=UNUSED_MS)
 
     async def _end_unused(self, record: Record, *, unused_ms: int) -> None:
         """End a trust, and forget it, unless a live subscription has it or soon may."""
