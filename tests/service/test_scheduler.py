@@ -357,7 +357,7 @@ async def test_a_store_that_is_away_is_met_again(
     with monkeypatch.context() as patch:
         patch.setattr(place.messages, "post", away)
         assert await place.schedulers[0].step() == (0, 1.0)
-    place.clock.advance(6_000)
+    place.clock.advance(16_000)
     await place.run()
     assert len(await place.posted()) == 1
 
@@ -378,6 +378,32 @@ async def test_queues_that_take_nothing_hold_up_no_other(
     monkeypatch.setattr(place.messages, "post", post)
     place.clock.advance(HOUR + 2_000)
     assert (await place.schedulers[0].step())[0] == 1
+    assert len(await place.posted()) == 1
+
+
+async def test_a_full_queue_is_tried_seldom_and_is_posted_to_when_it_has_room(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await place.put(every="1h")
+    original, is_full, tries = place.messages.post, True, 0
+
+    async def post(queue: QueueRef, *args: Any, **more: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        if is_full:
+            raise LimitReached("The queue is full.")
+        return await original(queue, *args, **more)
+
+    monkeypatch.setattr(place.messages, "post", post)
+    place.clock.advance(HOUR)
+    for _ in range(120):
+        await place.schedulers[0].step()
+        place.clock.advance(1_000)
+    assert tries == 8
+    assert len(caplog.records) == tries
+    is_full = False
+    place.clock.advance(15_000)
+    await place.schedulers[0].step()
     assert len(await place.posted()) == 1
 
 

@@ -32,6 +32,7 @@ from zaqar_lite.domain.groups import GROUP_HEADER, check_group
 from zaqar_lite.domain.metadata import is_queue_name
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.background import Background, BackgroundWorker, LoggedErrors
+from zaqar_lite.service.caching import Cache
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.post_validation import Draft
 from zaqar_lite.service.records import Held, Kind, Most, retried
@@ -226,18 +227,6 @@ class DueEntry(NamedTuple):
         return int(self.key[:_DIGITS])
 
 
-def _index(management: ManagementStore) -> Kind[DueEntry]:
-    """The entries of all projects, in the order in which they are due."""
-    decode = msgspec.json.Decoder(tuple[str, str]).decode
-    return Kind(
-        management,
-        DUE,
-        "The entry",
-        encode=lambda due: msgspec.json.encode([due.project, due.name]),
-        reads=lambda record: DueEntry(*decode(record.value), record.name),
-    )
-
-
 def _key(project: str, schedule: Schedule) -> str:
     """The name of the entry of a schedule's next instant."""
     owner = sha256(f"{project}/{schedule.name}".encode()).hexdigest()[:32]
@@ -248,7 +237,14 @@ class Schedules:
     """The schedules of one store."""
 
     def __init__(self, management: ManagementStore, messages: Messages, clock: Clock) -> None:
-        self.index = _index(management)
+        decode = msgspec.json.Decoder(tuple[str, str]).decode
+        self.index = Kind[DueEntry](
+            management,
+            DUE,
+            "The entry",
+            encode=lambda due: msgspec.json.encode([due.project, due.name]),
+            reads=lambda record: DueEntry(*decode(record.value), record.name),
+        )
         """The entries of all projects, those that are due first before the others."""
         self._messages = messages
         self._clock = clock
@@ -448,6 +444,8 @@ _IDLE = 5.0
 """The same while there is nothing in the index."""
 _STALE_MS = 60_000
 """How long after an entry its schedule is written at the latest."""
+_PAUSE_MS, _MAX_CACHED = 15_000, 10_000
+"""How long a process leaves an entry alone whose queue is full, for example; and so many."""
 _POSTING_MS = 5_000
 """How long other processes leave a schedule alone that a process has begun to post for."""
 
@@ -463,6 +461,7 @@ class Scheduler(BackgroundWorker):
         self._clock = clock
         self._window_ms = window_ms
         self._work = Background("schedules", self._fire, rest=_LONGEST_REST)
+        self._left_until: Cache[str, int] = Cache(_MAX_CACHED)
         schedules.wake_scheduler = self._work.wake
 
     async def step(self) -> tuple[int, float]:
@@ -490,9 +489,12 @@ class Scheduler(BackgroundWorker):
 
     async def _try(self, due: DueEntry) -> bool:
         """Handle an entry of the index, if that is possible now; answer whether it was handled."""
-        # One that this version can't read, or whose time zone is gone, holds up no other.
+        if self._clock.now_ms() < self._left_until.get(due.key, 0):
+            return False
+        # One that this version can't read, or whose queue is full, holds up no other.
         with LoggedErrors(f"the schedule {due.name!r}"):
             return await self._handle(due)
+        self._left_until[due.key] = self._clock.now_ms() + _PAUSE_MS
         return False
 
     async def _handle(self, due: DueEntry) -> bool:
@@ -512,8 +514,9 @@ class Scheduler(BackgroundWorker):
     async def _begin_posting(self, due: DueEntry, held: Held[Schedule], now: int) -> None:
         schedule = held.value
         instants = await schedule.pass_due(now)
-        skips = schedule.plan.overlap == "skip"
-        if instants and skips and await self._last_is_there(due, schedule):
+        queue = QueueRef(due.project, schedule.plan.queue)
+        last = schedule.last_ids if schedule.plan.overlap == "skip" else []
+        if instants and last and await self._messages.get_messages(queue, last):
             schedule.overlapped += len(instants)
             instants = []
         schedule.firing, schedule.firing_since = instants, now
@@ -547,9 +550,3 @@ class Scheduler(BackgroundWorker):
                 done |= {"fired": schedule.fired + count, "error": "", "last_ids": ids}
         await self._schedules.note_posted(due.project, schedule, done)
         await self._remove_passed(due, schedule)
-
-    async def _last_is_there(self, due: DueEntry, schedule: Schedule) -> bool:
-        """Whether a message that was posted last is still in its queue."""
-        queue = QueueRef(due.project, schedule.plan.queue)
-        ids = schedule.last_ids
-        return bool(ids) and bool(await self._messages.get_messages(queue, ids))
