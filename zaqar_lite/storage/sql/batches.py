@@ -61,6 +61,8 @@ def in_thread(threads: Executor | None, work: Callable[[], None]) -> "asyncio.Fu
 
 def unavailable(exc: BaseException) -> Unavailable:
     """What clients are told of an error of SQLite or of the disk."""
+    if isinstance(exc, Unavailable):
+        return exc
     if isinstance(exc, apsw.FullError):
         return Unavailable("The store's disk is full.", retry_after=10)
     if isinstance(exc, apsw.CorruptError | apsw.NotADBError):
@@ -68,3 +70,12 @@ def unavailable(exc: BaseException) -> Unavailable:
     if isinstance(exc, OSError | apsw.IOError):
         return Unavailable("The store's disk failed.", retry_after=5, detail=str(exc))
     return Unavailable("The store can't do this now; try again.", detail=str(exc))
+
+
+def is_locked(exc: Unavailable) -> bool:
+    """Whether it says that another connection writes to the file.
+
+    That of `InFile.copy` does too, for an instant, where it reads the head of the log's index
+    while a commit changes it.
+    """
+    return isinstance(exc.__cause__, apsw.BusyError)

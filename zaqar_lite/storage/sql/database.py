@@ -31,7 +31,7 @@ from zaqar_lite.domain.errors import Unavailable, ZaqarLiteError
 from zaqar_lite.domain.ids import new_message_ids
 from zaqar_lite.domain.models import QueueRecord, QueueRef, StoreOptions
 from zaqar_lite.domain.refusals import queue_changed
-from zaqar_lite.storage.sql.batches import Batch, in_thread, unavailable
+from zaqar_lite.storage.sql.batches import Batch, in_thread, is_locked, unavailable
 from zaqar_lite.storage.sql.place import InRam, Room
 from zaqar_lite.storage.sql.queues import Queue, Queues, write_counts
 from zaqar_lite.storage.sql.shares import Shares
@@ -146,11 +146,7 @@ class Database:
             if self._users or self._threads is None:
                 return
             self._is_closing = True
-            while tasks := {
-                task
-                for task in (self._task, self._copying, *self.busy.values())
-                if task is not None
-            }:
+            while tasks := {*filter(None, (self._task, self._copying, *self.busy.values()))}:
                 _, late = await asyncio.wait(tasks, timeout=2 * self.patience)
                 if late:
                     logger.error("the last batch is not durable: its disk does not answer")
@@ -180,9 +176,7 @@ class Database:
         self, work: Callable[Concatenate["Database", P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Run an operation as `write` does, but do not wait until it is durable."""
-        if self._gate is not None:
-            await self.pass_gate()
-        if self._batch is None:
+        if self._gate is not None or self._batch is None:
             await self._begin()
         self.begin()
         self.undo.clear()
@@ -305,12 +299,8 @@ class Database:
 
     def check_growth(self) -> None:
         """Refuse to store more when only the reserve is left. Raises Unavailable."""
-        if self.place.syncs and not self.room.is_left():
-            raise Unavailable(
-                "The store's disk is nearly full: nothing is added until there is room. Claims, "
-                "settlements and deletions go on, and make some.",
-                retry_after=10,
-            )
+        if self.place.syncs:
+            self.room.check()
 
     def condition(self) -> Condition:
         """How the store's disk is; never raises."""
@@ -439,15 +429,13 @@ class Database:
         """
         ends = asyncio.get_running_loop().time() + _LOCKED
         while True:
-            try:
-                self.begin()
-            except Unavailable as exc:
-                if not _is_locked(exc) or asyncio.get_running_loop().time() > ends:
-                    raise
-            else:
-                return
-            await asyncio.sleep(_LOOK)
             await self.pass_gate()
+            try:
+                return self.begin()
+            except Unavailable as exc:
+                if not is_locked(exc) or asyncio.get_running_loop().time() > ends:
+                    raise
+            await asyncio.sleep(_LOOK)
 
     def future(self) -> "asyncio.Future[None]":
         """A future of the batch that gathers: it is done when the batch is durable."""
@@ -462,12 +450,11 @@ class Database:
         try:
             return self.future()
         except Unavailable as exc:
-            if not _is_locked(exc):
+            if not is_locked(exc):
                 raise
         return asyncio.ensure_future(self._next_batch())
 
     async def _next_batch(self) -> None:
-        await self.pass_gate()
         await self._begin()
         await self.future()
 
@@ -508,7 +495,7 @@ class Database:
             if self.connection.in_transaction:
                 self.execute("ROLLBACK")
         self._forget()
-        told = exc if isinstance(exc, Unavailable) else unavailable(exc)
+        told = unavailable(exc)
         logger.error("a batch was undone, nothing of it was stored: %s", told)
         if batch is not None:
             batch.settle(told)
@@ -685,7 +672,7 @@ class Database:
 
     async def _break(self, batch: Batch, exc: BaseException) -> None:
         """Refuse everything after a failed sync, and open the file anew from what is durable."""
-        told = exc if isinstance(exc, Unavailable) else unavailable(exc)
+        told = unavailable(exc)
         logger.error("a batch is not durable, so the store is opened anew: %s", exc)
         self._refused = told
         if self._batch is not None:
@@ -711,12 +698,3 @@ class Database:
                 self._refused = None
                 logger.warning("the store is open again")
                 return
-
-
-def _is_locked(exc: Unavailable) -> bool:
-    """Whether it says that another connection writes to the file.
-
-    That of `InFile.copy` does too, for an instant, where it reads the head of the log's index
-    while a commit changes it.
-    """
-    return isinstance(exc.__cause__, apsw.BusyError)

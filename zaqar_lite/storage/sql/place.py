@@ -437,6 +437,15 @@ class Room:
                 logger.warning("the store's disk has room again")
         return self._is_left
 
+    def check(self) -> None:
+        """Refuse to store more when only the reserve is left. Raises Unavailable."""
+        if not self.is_left():
+            raise Unavailable(
+                "The store's disk is nearly full: nothing is added until there is room. Claims, "
+                "settlements and deletions go on, and make some.",
+                retry_after=10,
+            )
+
 
 def sync_data(descriptor: int) -> None:
     """Make a file's data durable. Raises OSError: the disk did not take it."""
