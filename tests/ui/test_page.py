@@ -400,9 +400,10 @@ async def test_one_signs_in_by_a_key_and_sees_what_it_opens(make_api: MakeApi) -
         assert "does not know" in (await browser.send("/ui/sign-in", 403, key="zq_no_no")).text
         key = await api.make_key("read:*", "manage:o*", project="shop")
         answer = await browser.send("/ui/sign-in", key=key)
-        kept = [one for one in answer.headers.get_list("set-cookie") if "lite-key" in one]
-        assert "HttpOnly" in kept[0]
-        assert "samesite=strict" in kept[0].lower()
+        kept = answer.headers["set-cookie"].lower()
+        assert kept.startswith("zaqar-lite-key=")
+        assert {"httponly", "samesite=strict"} <= set(kept.split("; "))
+        assert "secure" not in kept
         await browser.send("/ui/p/-/", name="orders")
         assert ">orders</a>" in await browser.look("/ui/p/-/")
         assert (await browser.send("/ui/p/-/", 403, name="mails")).status_code == 403
@@ -411,6 +412,36 @@ async def test_one_signs_in_by_a_key_and_sees_what_it_opens(make_api: MakeApi) -
         answer = await browser.post("/ui/sign-out", {"token": await browser.token("/ui/p/-/")})
         assert answer.status_code == 303
         assert (await api.http.get("/ui/p/-/")).status_code == 303
+
+
+async def test_a_key_is_kept_for_https_where_a_proxy_ends_it(make_api: MakeApi) -> None:
+    async with make_api(auth="keys") as api:
+        browser, address = Browser(api), "/ui/sign-in"
+        fields = {"key": api.operator, "token": await browser.token(address)}
+        own = str(api.http.base_url).rstrip("/").replace("http:", "https:")
+        answer = await browser.post(address, fields, origin=own)
+        assert answer.headers["set-cookie"].endswith("; Secure")
+        seen = {"X-Forwarded-Proto": "https", "Cookie": ""}
+        shown = await api.http.get(address, headers=seen)
+        assert shown.headers["set-cookie"].endswith("; Secure")
+
+
+async def test_a_form_of_another_site_is_no_failed_login(make_api: MakeApi) -> None:
+    async with make_api(auth="keys", max_failed_logins=2) as api:
+        browser = Browser(api)
+        for _ in range(4):
+            forged = await browser.post("/ui/sign-in", {"key": "zq_no_no"}, "http://evil.example")
+            assert (forged.status_code, "another site" in forged.text) == (403, True)
+        await browser.send("/ui/sign-in", key=api.operator)
+
+
+async def test_a_token_that_is_none_of_ours_is_replaced(browser: Browser) -> None:
+    """Later versions of Python refuse to write a cookie of control characters."""
+    for cookie in ("guessed", '"\\012"', '"\\303\\251"'):
+        sent = {"Cookie": f"zaqar-lite-token={cookie}"}
+        answer = await browser.api.http.get(browser.home, headers=sent)
+        assert re.match("zaqar-lite-token=[\\w-]{32};", answer.headers["set-cookie"])
+    assert "set-cookie" not in (await browser.api.http.get(browser.home)).headers
 
 
 async def test_an_operator_is_told_to_name_a_project(make_api: MakeApi) -> None:

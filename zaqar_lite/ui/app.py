@@ -130,7 +130,8 @@ class _Page:
             query={"q": "", **request.query_params},
         )
         response = HTMLResponse(text, status, headers=_HEADERS)
-        session.remember(response, found, secure=request.url.scheme == "https")
+        if found.is_new:
+            session.remember(request, response, session.TOKEN, found.token)
         return response
 
     async def missing(self, request: Request, _: Exception) -> Response:
@@ -147,18 +148,15 @@ class _Page:
         if request.method == "GET" or not self._authenticates:
             return self._render(request, found, "sign-in.html", {"wrong": ""})
         try:
-            key = (await session.form(request, found)).get("key", "").strip()
-        except Refused:
-            key = ""
-        try:
-            await self._caller(request, OWN, key or "-").get("/v2/")
+            key = (await session.form(request, found)).get("key", "").strip() or "-"
+            await self._caller(request, OWN, key).get("/v2/")
         except Refused as refused:
-            if refused.status == 401:
-                return self._render(request, found, "sign-in.html", {"wrong": _WRONG_KEY}, 403)
-            wrong = {"wrong": f"{refused.title}. {refused.description}"}
-            return self._render(request, found, "sign-in.html", wrong, refused.status)
+            status, wrong = refused.status, f"{refused.title}. {refused.description}"
+            if status == 401:
+                status, wrong = 403, _WRONG_KEY
+            return self._render(request, found, "sign-in.html", {"wrong": wrong}, status)
         response = RedirectResponse("/ui/", 303)
-        session.remember(response, found._replace(key=key), secure=request.url.scheme == "https")
+        session.remember(request, response, session.KEY, key)
         return response
 
     async def _sign_out(self, request: Request) -> Response:

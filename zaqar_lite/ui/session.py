@@ -6,6 +6,7 @@ site can act for who is signed in (cross-site request forgery).
 """
 
 import hmac
+import re
 import secrets
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -21,13 +22,15 @@ LARGEST_FORM = 1_048_576
 """Bytes."""
 PATH = "/ui"
 _MOST_FIELDS = 100
+_TOKEN = re.compile("[A-Za-z0-9_-]{32}")
 
 
 class Session(NamedTuple):
-    """What the browser sent: its token and the key, if it is signed in."""
+    """What the browser sent: its token and the key, if it is signed in; `is_new` if no token."""
 
     token: str
     key: str | None
+    is_new: bool = False
 
     def __repr__(self) -> str:
         """Show neither: both are secrets."""
@@ -35,19 +38,20 @@ class Session(NamedTuple):
 
 
 def read(request: Request) -> Session:
-    """Return a request's session; one without a token gets one."""
-    return Session(
-        request.cookies.get(TOKEN) or secrets.token_urlsafe(24), request.cookies.get(KEY)
-    )
+    """Return a request's session; one without a token of ours gets one."""
+    token = request.cookies.get(TOKEN, "")
+    is_new = _TOKEN.fullmatch(token) is None
+    return Session(secrets.token_urlsafe(24) if is_new else token, request.cookies.get(KEY), is_new)
 
 
-def remember(response: Response, session: Session, *, secure: bool) -> None:
-    """Have the browser keep a session until it is closed."""
-    for name, value in ((TOKEN, session.token), (KEY, session.key)):
-        if value is not None:
-            response.set_cookie(
-                name, value, path=PATH, httponly=True, samesite="strict", secure=secure
-            )
+def remember(request: Request, response: Response, name: str, value: str) -> None:
+    """Have the browser keep the token or the key until it is closed.
+
+    Where it calls by https they are never sent in clear, even if a proxy ends its TLS.
+    """
+    seen = (request.url.scheme, request.headers.get("x-forwarded-proto"))
+    secure = "https" in (*seen, request.headers.get("origin", "").partition(":")[0])
+    response.set_cookie(name, value, path=PATH, httponly=True, samesite="strict", secure=secure)
 
 
 async def form(request: Request, session: Session) -> Mapping[str, str]:
