@@ -67,6 +67,19 @@ async def test_filters_are_asked_of_a_message_that_names_no_queue(store: Store) 
     assert texts(await store.claim(queue=ELSEWHERE)) == ["message 0"]
 
 
+async def test_a_ttl_may_count_from_the_end_of_the_delay(store: Store) -> None:
+    metadata = {
+        "_filter": "kind = 'order'", "_default_message_ttl": 60, "_default_message_delay": 120,
+        "_ttl_after_delay": True,
+    }  # fmt: skip
+    await store.management.create_queue(QUEUE, metadata, max_queues=9)
+    await publish(store, [ORDER])
+    (message,) = await store.all_messages()
+    assert message.ttl_ms == 180_000
+    store.clock.advance(121_000)
+    assert texts(await store.claim()) == ["message 0"]
+
+
 async def test_the_queue_s_header_may_stand_anywhere(store: Store) -> None:
     await publish(store, [ORDER, ("sys.client", "foreign"), ("queue", "project/queue")])
     (message,) = (await store.claim()).messages

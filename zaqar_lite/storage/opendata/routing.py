@@ -23,7 +23,7 @@ from msgspec.json import decode
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.filters import Filter, Headers, Rules, parse_filter, parse_rules
 from zaqar_lite.domain.ids import MAX_POSITION
-from zaqar_lite.domain.metadata import FILTER, PRIORITY
+from zaqar_lite.domain.metadata import FILTER, PRIORITY, TTL_AFTER_DELAY
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRef
 from zaqar_lite.storage.opendata.format import CodecError, keys, records
 from zaqar_lite.storage.opendata.format.active import Element, Extra
@@ -51,13 +51,17 @@ class Logged(NamedTuple):
 
 
 class _Receiver(NamedTuple):
-    """A queue with its filter, its priorities, its default ttl and its default delay."""
+    """A queue with its filter, its priorities, its default ttl and its default delay.
+
+    `more_ms` is what a ttl that counts from the end of the delay has more.
+    """
 
     ref: QueueRef
     matching: Filter | None
     priority: Rules | None
     ttl_ms: int | None
     delay_ms: int
+    more_ms: int
 
     def takes(self, headers: Headers) -> bool:
         """Whether a message comes here by the filter."""
@@ -108,10 +112,10 @@ class _Router:
                 logger.warning("the filter and the priorities of %s are not used: %s", ref, exc)
                 matching = priority = None
             ttl, delay = (metadata.get(f"_default_message_{name}") for name in ("ttl", "delay"))
+            delay_ms = delay * 1000 if isinstance(delay, int) else 0
             self._known[ref] = _Receiver(
-                ref, matching, priority,
-                ttl * 1000 if isinstance(ttl, int) else None,
-                delay * 1000 if isinstance(delay, int) else 0,
+                ref, matching, priority, ttl * 1000 if isinstance(ttl, int) else None, delay_ms,
+                delay_ms if metadata.get(TTL_AFTER_DELAY) is True else 0,
             )  # fmt: skip
         return self._known[ref]
 
@@ -130,7 +134,7 @@ class _Router:
             is_asked = ref is None or (one.ref != ref and one.ref.project == ref.project)
             if is_asked and one.takes(headers):
                 due = logged.received + one.delay_ms if one.delay_ms else 0
-                ttl_ms = one.ttl_ms or logged.ttl_ms
+                ttl_ms = (one.ttl_ms or logged.ttl_ms) + one.more_ms
                 yield _Arrival(one.ref, one.priority_of(headers), ttl_ms, due)
 
 
