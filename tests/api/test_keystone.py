@@ -189,7 +189,7 @@ async def test_what_was_refused_stays_refused_for_ten_seconds(
 async def test_guessing_costs_keystone_one_call_a_second_and_good_tokens_nothing(
     keystone: Keystone,
 ) -> None:
-    server = KeystoneServer(keystone.url, Cloud(), timeout=60)
+    server = KeystoneServer(keystone.url, True, timeout=60)
     identity = Authenticator([provider_of(server)], 60, Clock())
     good, new = token_of(keystone.issue()), token_of(keystone.issue())
     await identity.identify(good, "192.0.2.1")
@@ -213,7 +213,7 @@ async def test_guessing_costs_keystone_one_call_a_second_and_good_tokens_nothing
 
 @pytest.mark.slow
 async def test_guesses_of_many_addresses_share_one_call_a_second(keystone: Keystone) -> None:
-    server = KeystoneServer(keystone.url, Cloud(), timeout=60)
+    server = KeystoneServer(keystone.url, True, timeout=60)
     identity = Authenticator([provider_of(server)], 60, Clock())
     addresses = [f"192.0.2.{number}" for number in range(1, 51)]
 
@@ -254,7 +254,7 @@ async def test_guesses_of_many_addresses_share_one_call_a_second(keystone: Keyst
 
 
 async def test_a_login_that_outlives_the_server_leaves_no_connection(keystone: Keystone) -> None:
-    server = KeystoneServer(keystone.url, Cloud(), timeout=60)
+    server = KeystoneServer(keystone.url, True, timeout=60)
     identity = Authenticator([provider_of(server)], 60, Clock())
     looking = asyncio.create_task(identity.identify(token_of(keystone.issue()), "192.0.2.1"))
     await asyncio.sleep(0)
@@ -404,7 +404,8 @@ def test_an_entry_of_clouds_yaml_is_the_servers_account(
     write_cloud({**ENTRY, **entry}, verify=False)
     cloud = Cloud.named("ours")
     assert cloud.account == Account(user, "sesame", project)
-    assert (cloud.url, cloud.context().verify_mode) == ("https://id:5000", ssl.CERT_NONE)
+    assert isinstance(cloud.tls, ssl.SSLContext)
+    assert (cloud.url, cloud.tls.verify_mode) == ("https://id:5000", ssl.CERT_NONE)
     assert "sesame" not in repr(cloud)
 
 
@@ -415,13 +416,14 @@ def test_an_entry_without_an_account_says_where_keystone_is(
     write_cloud({"auth_url": "https://id:5000"}, cacert=str(certificate))
     cloud = Cloud.named("ours")
     assert (cloud.url, cloud.account) == ("https://id:5000", None)
-    assert len(cloud.context().get_ca_certs()) == 1
+    assert isinstance(cloud.tls, ssl.SSLContext)
+    assert len(cloud.tls.get_ca_certs()) == 1
 
 
 @pytest.mark.parametrize(
     ("auth", "more", "words"),
     [
-        ({"username": "u"}, {}, "needs a username, a password and a project_name"),
+        ({"username": "u"}, {}, "needs a password and a project_name"),
         ({"username": "u", "password": "sesame"}, {}, "and a project_name"),
         (ENTRY, {"cacert": "/nowhere"}, "/nowhere"),
     ],
@@ -431,7 +433,7 @@ def test_an_entry_that_can_not_be_used_ends_the_start_and_is_not_shown(
 ) -> None:
     write_cloud({"auth_url": "https://id:5000", **auth}, **more)
     with pytest.raises(ConfigurationError, match=words) as refused:
-        Cloud.named("ours").context()
+        Cloud.named("ours")
     assert "sesame" not in str(refused.value)
 
 

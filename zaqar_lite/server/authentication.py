@@ -88,7 +88,7 @@ def _keystone(settings: Settings) -> tuple[Keystone, "KeystoneServer"]:
 
     cloud = Cloud() if settings.keystone_cloud is None else Cloud.named(settings.keystone_cloud)
     url = settings.keystone_url or cloud.url
-    server = KeystoneServer(url, cloud)
+    server = KeystoneServer(url, cloud.tls)
     keystone = Keystone(
         server.send,
         uri=settings.keystone_public_url or url,

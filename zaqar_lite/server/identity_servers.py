@@ -3,7 +3,7 @@
 import asyncio
 import json
 import ssl
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,16 +18,11 @@ _CONNECTIONS = 32
 
 
 class Cloud(NamedTuple):
-    """What an entry of clouds.yaml says: where Keystone is, who this server is there, and TLS.
-
-    `verify` is a file or a directory of authorities, False for none; `cert` the files of the
-    certificate that this server shows, and of its key.
-    """
+    """What an entry of clouds.yaml says: where Keystone is, our account there, and how TLS is."""
 
     url: str = ""
     account: Account | None = None
-    verify: str | bool = True
-    cert: Sequence[str] = ()
+    tls: ssl.SSLContext | bool = True
 
     @classmethod
     def named(cls, name: str) -> "Cloud":
@@ -49,35 +44,17 @@ class Cloud(NamedTuple):
             region = OpenStackConfig().get_one(cloud=name)
         except (ConfigException, ClientException) as exc:
             raise ConfigurationError(f"keystone_cloud: {exc}") from None
-        auth = region.get_auth_args()
-        verify, cert = region.get_requests_verify_args()
-        account = None
-        if "username" in auth or "user_id" in auth:
-            user = _named(auth, "user", "username")
+        auth, account = region.get_auth_args(), None
+        user = _named(auth, "user", "username")
+        if user is not None:
             project = _named(auth, "project", "project_name")
-            if user is None or project is None or "password" not in auth:
+            if project is None or "password" not in auth:
                 raise ConfigurationError(
-                    f"keystone_cloud: {name} in clouds.yaml needs a username, a password and a "
-                    "project_name, or no account."
+                    f"keystone_cloud: {name} in clouds.yaml needs a password and a project_name "
+                    "for its user."
                 )
             account = Account(user, auth["password"], project)
-        files = (cert,) if isinstance(cert, str) else cert or ()
-        return cls(auth["auth_url"], account, True if verify is None else verify, files)
-
-    def context(self) -> ssl.SSLContext:
-        """How TLS is spoken with Keystone. Raises ConfigurationError: a file can't be used."""
-        trusted = self.verify if isinstance(self.verify, str) else None
-        folder = trusted if trusted is not None and Path(trusted).is_dir() else None
-        try:
-            context = ssl.create_default_context(cafile=None if folder else trusted, capath=folder)
-            if self.cert:
-                context.load_cert_chain(*self.cert)
-        except OSError as exc:
-            files = " ".join((trusted or "", *self.cert)).strip()
-            raise ConfigurationError(f"keystone_cloud: {files}: {exc.strerror}.") from None
-        if self.verify is False:
-            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        return context
+        return cls(auth["auth_url"], account, _tls(*region.get_requests_verify_args()))
 
 
 def _named(auth: Mapping[str, str], kind: str, name: str) -> dict[str, Any] | None:
@@ -92,12 +69,28 @@ def _named(auth: Mapping[str, str], kind: str, name: str) -> dict[str, Any] | No
     return {"name": auth[name], "domain": domain}
 
 
+def _tls(verify: str | bool | None, cert: str | tuple[str, str] | None) -> ssl.SSLContext | bool:
+    """How TLS is spoken by a file of authorities, or none (False), and files of a certificate."""
+    trusted = verify if isinstance(verify, str) else None
+    shown = (cert,) if isinstance(cert, str) else cert or ()
+    try:
+        context = ssl.create_default_context(cafile=trusted)
+        if shown:
+            context.load_cert_chain(*shown)
+    except OSError as exc:
+        files = ", ".join((*shown, trusted or ""))
+        raise ConfigurationError(f"keystone_cloud: {files}: {exc.strerror}.") from None
+    if verify is False:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
 class KeystoneServer:
     """A Keystone server; `url` is that of its identity service, with or without `/v3`."""
 
-    def __init__(self, url: str, cloud: Cloud, *, timeout: float = 10.0) -> None:
+    def __init__(self, url: str, tls: ssl.SSLContext | bool, *, timeout: float = 10.0) -> None:
         self._url = url.rstrip("/").removesuffix("/v3") + "/v3"
-        self._ssl = cloud.context()
+        self._tls = tls
         self._timeout = aiohttp.ClientTimeout(total=timeout)
         self._session: aiohttp.ClientSession | None = None
         self._stopped = False
@@ -125,7 +118,7 @@ class KeystoneServer:
             raise OSError("this server is stopping")  # nobody would close the connection
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=_CONNECTIONS, ssl=self._ssl),
+                connector=aiohttp.TCPConnector(limit=_CONNECTIONS, ssl=self._tls),
                 timeout=self._timeout,
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
