@@ -401,6 +401,19 @@ async def test_who_is_not_asked_for_want_of_a_store_is_asked_by_the_next_try(
             await api.expect(204, "PUT", f"{path}/confirm", {"confirmed": False})
 
 
+async def test_a_retry_delivers_no_message_before_it_is_due(api: Api) -> None:
+    async with Receiver() as receiver:
+        await api.expect(201, "PUT", "", {"_default_message_delay": 60})
+        made, _ = await subscribe(api, receiver.url)
+        (posted,) = await api.post({"body": 1})
+        path = f"subscriptions/{made}/deliveries/{posted}/retry"
+        await api.expect(400, "POST", path)
+        api.advance(60)
+        await receiver.wait(1)
+        await api.expect(204, "POST", path)
+        await receiver.wait(2)
+
+
 async def test_a_retry_is_made_though_its_failure_stays_listed(api: Api) -> None:
     async with Receiver(404, 204) as receiver:
         made, _ = await subscribe(api, receiver.url)

@@ -265,7 +265,7 @@ class DeliverySender:
             return Result(DeliveryOutcome.DEFERRED, max(endpoint.closed_for(), _SHORTEST_DEFERRAL))
         if self.has_ended(subscription):  # while it waited for its place
             endpoint.leave(None)
-            return Result(DeliveryOutcome.DEFERRED)
+            return Result(DeliveryOutcome.DEFERRED, _SHORTEST_DEFERRAL)
         at, begun = self.clock.now_ms(), time.perf_counter()
         succeeded: bool | None = None
         slow = False

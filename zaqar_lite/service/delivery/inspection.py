@@ -19,7 +19,7 @@ from zaqar_lite.domain.limits import Limits, page_limit
 from zaqar_lite.domain.models import ListQuery, Message, QueueRef
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.service.background import LoggedErrors
-from zaqar_lite.service.delivery.attempt import DeliveryOutcome, DeliverySender, Result
+from zaqar_lite.service.delivery.attempt import DeliverySender, Result
 from zaqar_lite.service.delivery.outbox import (
     Delivery,
     OutboxMessage,
@@ -220,7 +220,7 @@ class DeliveryInspection:
 
         Raises:
             NotFound: no such subscription; or neither a delivery nor a message with this id.
-            Invalid: the subscription is disabled, so that nothing would be sent.
+            Invalid: the subscription is disabled, or the message is not due yet.
         """
         await self._check_enabled(queue, subscription_id)
         failed = failed_queue(queue.project, subscription_id)
@@ -229,6 +229,8 @@ class DeliveryInspection:
             delivery = decode_delivery(found[0].body)
             delivery.until = max(delivery.until, self.clock.now_ms() + _RETRIED_MS)
         elif ids and (found := await self.messages.get_messages(queue, ids)):
+            if (found[0].delay_expires_at or 0) > found[0].now:
+                raise Invalid("The message is delayed: it is delivered when it is due.")
             delivery = _entry(queue, found[0]).to(subscription_id)
         else:
             raise NotFound(f"There is no delivery and no message {delivery_id!r} (any more).")
@@ -303,10 +305,7 @@ class DeliveryInspection:
             msgspec.Raw(payload),
             kind="Ping",
         )
-        result = await self.sender.attempt(delivery, subscription, None, is_fresh=False)
-        if result.outcome is DeliveryOutcome.DEFERRED:
-            return result._replace(wait=max(result.wait, 1.0))
-        return result
+        return await self.sender.attempt(delivery, subscription, None, is_fresh=False)
 
 
 def _entry(queue: QueueRef, message: Message) -> OutboxMessage:
