@@ -475,6 +475,45 @@ async def test_a_large_post_that_a_crash_cuts_short_is_finished(tmp_path: Path) 
         await check(left)
 
 
+async def test_a_store_opens_where_a_post_can_not_be_finished_yet(tmp_path: Path) -> None:
+    """Who empties a full disk must be served, and what time has ended must go."""
+
+    def fill(connection: apsw.Connection) -> None:
+        connection.set_exec_trace(trace)
+
+    def trace(_: apsw.Cursor, statement: str, __: object) -> bool:
+        if is_full and statement.startswith("INSERT INTO entry"):
+            raise apsw.FullError("full")
+        return True
+
+    is_full = False
+    async with Store(tmp_path / "data") as store:
+        await store.post("first", message("short", ttl=1))
+        store.db.connection.set_exec_trace(trace)
+        posting = asyncio.create_task(store.post(*["x"] * 5_000))
+        while not store.db.execute("SELECT 1 FROM post WHERE part = 0").get:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await store.post("beside it", to=OTHER)  # the batch with part 0 is stored
+        is_full = True
+        with pytest.raises(Unavailable):
+            await posting
+    left = Store(tmp_path / "data")
+    apsw.connection_hooks.append(fill)
+    try:
+        await left.messages.open()
+    finally:
+        apsw.connection_hooks.remove(fill)
+    try:
+        assert (await left.messages.sweep(100)).expired == 1
+        assert texts(await left.claim(1)) == ["first"]
+        is_full = False
+        await left.sweep()
+        assert await left.bodies() == ["first", *["x"] * 5_000]
+        await check(left)
+    finally:
+        await left.messages.close()
+
+
 @pytest.mark.parametrize("crashes", [False, True])
 async def test_a_large_post_that_is_cut_short_before_it_is_whole_is_forgotten(
     crashes: bool, tmp_path: Path

@@ -1,9 +1,10 @@
 """The message store over the tables; what each operation promises is in the seam."""
 
 from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import suppress
 from functools import partial
 
-from zaqar_lite.domain.errors import Conflict
+from zaqar_lite.domain.errors import Conflict, Unavailable
 from zaqar_lite.domain.models import (
     NO_RETRIES,
     Capability,
@@ -74,7 +75,8 @@ class SqlMessageStore(MessageStore):
 
     async def open(self) -> None:
         await self._db.open()
-        await posting.finish_posts(self._db)
+        with suppress(Unavailable):  # such as of a full disk, which claims are to empty
+            await posting.finish_posts(self._db)
 
     async def close(self) -> None:
         await self._db.close()

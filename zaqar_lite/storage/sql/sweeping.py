@@ -4,6 +4,9 @@ A queue's row says when something is due (`sweep_at`), so the sweep visits only 
 finds work, each for one bounded step that is a transaction of its own.
 """
 
+from contextlib import suppress
+
+from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import NO_RETRIES, QueueRef, RetryPolicy, RetryPolicyOf, SweepResult
 from zaqar_lite.domain.yielding import next_turn
 from zaqar_lite.storage.sql import claiming, entries, expiring, posting
@@ -24,7 +27,6 @@ _GIVEN_BACK = 50
 async def sweep(db: Database, limit: int, retries_of: RetryPolicyOf) -> SweepResult:
     """Tidy up about `limit` entries; see the seam."""
     db.check_writable()
-    await posting.finish_posts(db)
     swept = SweepResult()
     for _ in range(_VISITS):
         now, ref = await db.read(_NO_QUEUE, _next_due)
@@ -50,6 +52,8 @@ async def sweep(db: Database, limit: int, retries_of: RetryPolicyOf) -> SweepRes
             break
         await db.write(lambda db: db.place.give_back_pages())
         await next_turn()
+    with suppress(Unavailable):  # a full disk has more room after the next sweep
+        await posting.finish_posts(db)
     return swept._replace(deleted=swept.deleted + deleted)
 
 
