@@ -532,6 +532,7 @@ async def test_nobody_there_is_unavailable(open_queue: Open) -> None:
         ("redis://h/zero", "database"),
         ("redis+cluster://h/1", "cluster"),
         ("redis+sentinel://h:1,h:2", "service"),
+        ("unix://", "socket"),
         ("redis://h?timeout=never", "timeout"),
         ("redis://h?retries=3", "retries"),
         ("redis://user@h", "password"),

@@ -53,6 +53,8 @@ def parse(uri: str) -> Address:
     tls = _tls(options) if scheme == "rediss" or options.get("tls") == "true" else None
     if scheme == "unix":
         path = unquote(hosts + parts.path)
+        if not path:
+            raise ConfigurationError("The Redis URI names no socket: write unix:///path.")
         return Address("unix", path=path, login=login, timeout=timeout)
     service, _, database = parts.path.strip("/").partition("/")
     if scheme == "redis+sentinel":
