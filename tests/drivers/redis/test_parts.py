@@ -282,3 +282,14 @@ async def test_parts_stay_in_the_slot_of_their_queue(
     for queue in queues_on_every_node(await open_queue(redis_cluster.url)):
         posted = await queue.post(*["x"] * LONG)
         assert ids(await queue.listed(limit=LONG)) == posted
+
+
+async def test_parts_that_lost_their_state_do_not_come_with_another_post(
+    queue: QueueUnderTest, client: Any
+) -> None:
+    """They would be stored at positions that the second post has not taken."""
+    await post_cut_short(queue)
+    client.delete(keys_of(queue.ref).key("state"))
+    posted = await queue.post(*[new("y", ttl=HOUR)] * (MOST_AT_ONCE + 1))
+    assert ids(await queue.listed(limit=LONG)) == posted
+    check(client, queue)

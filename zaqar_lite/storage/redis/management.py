@@ -137,9 +137,7 @@ class RedisManagementStore(KindRecords):
         for start in range(0, len(refs), _RECORDS_PER_STEP):
             step = refs[start : start + _RECORDS_PER_STEP]
             async with self._turns.turn(step[0].project):
-                records = await asyncio.gather(
-                    *[self._indexes.read(queue, having=metadata) for queue in step]
-                )
+                records = await asyncio.gather(*map(self._indexes.read, step))
             found += [
                 one for one in records if one is not None and holds_all(one.metadata, metadata)
             ]

@@ -10,7 +10,7 @@ the sweep finds the intent and does the rest; until then a name may be listed wi
 
 import json
 import logging
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
@@ -40,15 +40,13 @@ class RecordIndexes:
         self._router = router
         self._follow_ups = follow_ups
 
-    async def read(self, queue: QueueRef, *, having: Collection[str] = ()) -> QueueRecord | None:
-        """Read a queue's record; None if there is none, or it can't have one of these keys."""
+    async def read(self, queue: QueueRef) -> QueueRecord | None:
+        """Read a queue's record; None if there is none."""
         keys = keys_of(queue)
         fields = await self._router.command(
             keys.slot, "HMGET", keys.key("queue"), "version", "metadata", "exposing"
         )
-        if fields[0] is None or any(json.dumps(key).encode() not in fields[1] for key in having):
-            return None
-        return make_record(queue, fields)
+        return None if fields[0] is None else make_record(queue, fields)
 
     @asynccontextmanager
     async def changing(self, queue: QueueRef) -> AsyncIterator[None]:

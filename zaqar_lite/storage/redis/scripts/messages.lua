@@ -150,36 +150,22 @@ operation('edit', UNLESS_FULL, {whole = true, version = true}, function()
   if expires < d then
     return refused
   end
-  local rest, body = record:sub(R.randomness), nil
-  local head = struct.pack('>I6I6I5I6', created, expires, ttl, d)
+  -- It leaves the queue, but for what else belongs to its id, and enters again at its position.
+  local whole, body = join_body(position, record), nil
   if ARGV[6] == '1' then
-    local was_apart = is_apart(record) -- who has read such a record comes for its body
-    add_bytes(#ARGV[7] - size_of_body(record))
-    rest = rest:sub(1, R.flags - R.randomness) .. string.char(record:byte(R.flags) - (was_apart and APART or 0))
-      .. record:sub(R.body_at, struct.unpack('>H', record, R.body_at)) .. ARGV[7]
-    record, body = split_body(head, rest, 1, was_apart)
-  else
-    record = head .. rest
+    whole = whole:sub(1, struct.unpack('>H', whole, R.body_at)) .. ARGV[7]
   end
-  call('HSET', messages, position, record)
-  if body then
-    call('HSET', bodies, position, body)
-    keep(expires, {bodies})
-  end
-  call('ZADD', expiry, expires, position)
-  keep(expires, {})
+  leave_delayed({position})
+  forget({positions = {position}, records = {record}, tracks = {false}})
+  -- Who has read a record without its body comes for that.
+  record, body = split_body(struct.pack('>I6I6I5I6', created, expires, ttl, d), whole, R.randomness, is_apart(record))
+  local entering = new_entries()
+  add_entry(entering, position, score_of(expires), d > now and score_of(d), record, body)
+  enter(entering, expires, true)
   if track then -- the message was moved here from another queue
     track = struct.pack('>I6I5', expires, ttl) .. track:sub(T.claim_count)
     call('HSET', tracks, position, track)
     keep(expires, {tracks, ids, attempts})
-  end
-  if d <= now then
-    leave_delayed({position})
-    make_ready({position})
-  else
-    call('ZADD', due, d, position)
-    hasten(d)
-    keep(expires, {due, waiting})
   end
   return {'ok', now, schedule(math.min(expires, d)), position, join_body(position, record), track or ''}
 end)

@@ -195,6 +195,7 @@ operation('post', UNLESS_FULL, {whole = true, version = true}, function()
     for i = 12, #ARGV do
       fields[2 * i - 21], fields[2 * i - 20] = i - 11, ARGV[i]
     end
+    call('UNLINK', staged) -- of a post that lost its state, if any
     apply('HSET', staged, fields)
     call('HSET', state, 'part', 1)
     keep(now + tonumber(ARGV[11]), {staged})
