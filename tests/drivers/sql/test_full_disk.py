@@ -14,7 +14,7 @@ import pytest
 from tests.drivers.small_disk import fill_up, mounted
 from tests.drivers.sql.store import Store
 from tests.drivers.sql.tables import broken
-from tests.drivers.store import QUEUE, message, texts
+from tests.drivers.store import HOUR, OTHER, QUEUE, message, texts
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.models import Edit, Move, QueueRef
 from zaqar_lite.domain.settlements import Act, Settlement
@@ -82,6 +82,7 @@ async def test_who_empties_the_store_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(place, "_COPY_AT", 10 << 20)  # as where copying is slower than posts
+    (late,) = await store.post(message("late", delay=HOUR), to=OTHER)
     stored = await fill_for_good(store)
     assert len(stored) > 3_000
     assert free(small_disk) > 1 << 20  # the reserve is about there
@@ -89,6 +90,9 @@ async def test_who_empties_the_store_goes_on(
         await store.messages.move(QUEUE, ["0" * 32], Move(QueueRef("project", "else"), 1_000))
     with pytest.raises(Unavailable):
         await store.management.create_queue(QueueRef("project", "new"), {}, max_queues=10)
+    with pytest.raises(Unavailable):
+        await store.messages.edit(OTHER, Edit(late, b'"longer"'))
+    await store.messages.edit(OTHER, Edit(late, b"1"))
     claimed = await store.claim(20)
     assert texts(claimed) == stored[:20]
     await store.messages.settle(

@@ -234,6 +234,8 @@ def _edit(db: Database, ref: QueueRef, wanted: Edit) -> Message:
     due = entry.due if entry.state == DELAYED else 0
     due, expires = edited(wanted, Deadlines(due, entry.expires), now)
     if wanted.body is not None:
+        if len(wanted.body) > entry.size:
+            db.check_growth()
         held = "SELECT holders FROM body WHERE number = ?"
         if entry.is_shared and entries.first_of(db, held, (entry.body,)) > 1:
             raise Conflict(
