@@ -388,7 +388,7 @@ class Deliveries:
         found = await self.messages.get_messages(queue, (entry.id,))
         if not found:
             record = await self.management.get_queue(queue)
-            delays = record is not None and record.is_delayed
+            delays = record is None or record.is_delayed
             is_late = seen.now >= (seen.delay_expires_at or seen.now) + LEAD_MS
             return entry if is_late or not delays or self.clock.now_ms() >= entry.due_at else None
         # Its instants are the store's, and this process's clock may differ: compare durations.
