@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import uuid
+from pathlib import Path
 
 import httpx
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from tests.server import ServerProcess, serve_in_vain
 from tests.services.process import find_program, free_port, listens, wait_until
 from tests.services.redis import start_redis
+from tests.test_tls import make_certificate, over_tls, subject
 
 HEADERS = {"Client-ID": str(uuid.uuid4()), "X-Project-ID": "demo"}
 EVICTS = ("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
@@ -148,3 +150,27 @@ def test_a_worker_that_dies_is_replaced_and_all_end_with_their_parent(
         assert len(lines(server, "listening on")) == 1
         os.kill(server.pid, signal.SIGKILL)
         wait_until(lambda: not listens(server.port), [])
+
+
+def test_a_worker_that_can_not_start_now_is_tried_again_and_ends_no_other(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """A file may be half written in the moment in which a worker takes another's place."""
+    redis = request.getfixturevalue("redis_server")
+    cert, key = make_certificate(tmp_path, "first")
+    server = over_tls(cert, key, "--workers", "2", store=redis.url)
+    with server.start(ready=None):
+        server.wait_for(lambda: len(server.workers()) == 2 and "listening on" in server.log())
+        good = cert.read_bytes()
+        cert.write_bytes(b"half")
+        dead, other = server.workers()
+        os.kill(dead, signal.SIGKILL)
+        server.wait_for(lambda: len(lines(server, "takes its place")) > 1)
+        assert lines(server, "tls_cert")
+        assert "Traceback" not in server.log()
+        assert subject(server.port) == "first"
+        cert.write_bytes(good)
+        server.wait_for(lambda: len(server.workers()) == 2)
+        os.kill(other, signal.SIGKILL)
+        server.wait_for(lambda: other not in server.workers())
+        server.wait_for(lambda: subject(server.port) == "first")

@@ -41,11 +41,15 @@ def make_certificate(
 
 
 def over_tls(
-    cert: Path, key: Path, *options: str, env: Mapping[str, str] | None = None
+    cert: Path,
+    key: Path,
+    *options: str,
+    env: Mapping[str, str] | None = None,
+    store: str = "memory://",
 ) -> ServerProcess:
     """A server that speaks TLS; `start(ready=None)` does not wait for it."""
     ours = ("--tls-cert", str(cert), "--tls-key", str(key))
-    return ServerProcess("memory://", *ours, *options, env=env)
+    return ServerProcess(store, *ours, *options, env=env)
 
 
 def started(server: ServerProcess) -> ServerProcess:

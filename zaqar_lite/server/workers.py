@@ -16,6 +16,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from types import FrameType
 
+from zaqar_lite.domain.errors import ConfigurationError
+
 
 def notify(state: str) -> None:
     """Send `READY=1`, `STOPPING=1` or `WATCHDOG=1` to systemd, if it started this process."""
@@ -39,6 +41,8 @@ def watchdog_interval() -> float | None:
 logger = logging.getLogger("zaqar_lite")
 NEVER_WORKS = 1
 """The exit code of a server, or a worker, whose configuration can never work."""
+_NOT_NOW = 3
+"""The exit code of a worker that could not start; a file may have been half written then."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _HELD_BACK = (*_SIGNALS, signal.SIGHUP)
 _LOOK = 1.0
@@ -125,7 +129,8 @@ class Workers:
         process.join()
         if self._stopping:
             return
-        if process.exitcode == NEVER_WORKS:
+        is_first = self._announce is not None  # then the others would fail as well
+        if process.exitcode == NEVER_WORKS or (is_first and process.exitcode == _NOT_NOW):
             self._exit_code = NEVER_WORKS
             self._stop()
             return
@@ -164,7 +169,14 @@ def _run(
     work: Callable[..., int], arguments: tuple[object, ...], number: int, told: Connection
 ) -> None:
     threading.Thread(target=_follow_parent, daemon=True).start()
-    raise SystemExit(work(*arguments, number, tell=lambda: told.send(number)))
+    code = _NOT_NOW
+    try:
+        code = work(*arguments, number, tell=lambda: told.send(number))
+    except ConfigurationError as exc:
+        logger.critical("can't start: %s", exc)
+    except Exception:
+        logger.exception("unexpected error in a worker")
+    raise SystemExit(code)
 
 
 def _follow_parent() -> None:
