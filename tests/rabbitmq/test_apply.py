@@ -154,6 +154,16 @@ async def test_what_cannot_be_changed_is_said_and_nothing_is_touched(
         await amqp.declare(connection, wanted)
 
 
+async def test_no_topology_is_bound_into_a_larger_one(host: Host) -> None:
+    """Its patterns match keys of more digits as well, so that messages would be due too early."""
+    with host.management() as management:
+        management.apply(Topology(6))
+        for few in (Topology(4), Topology(5)):
+            with pytest.raises(Conflict, match=rf"more than {few.bits} bits: give its --max-delay"):
+                management.apply(few)
+        assert [f for f in management.verify(Topology(6)) if f.is_drift] == []
+
+
 async def test_a_queue_with_messages_is_not_pruned(host: Host, connection: Connection) -> None:
     with host.management() as management:
         management.apply(Topology(5))

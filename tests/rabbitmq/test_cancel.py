@@ -120,21 +120,17 @@ async def test_a_relay_reads_all_ids_first_and_forgets_those_that_are_over(host:
             await cancel(connection, TOPOLOGY, f"id-{number}")
         read = Cancellations(TOPOLOGY)
         await read.follow(connection)
-        assert len(read) == 600
-        assert read.has("id-0")
-        assert read.has("id-599")
-        assert not read.has("id-600")
+        assert [read.has(f"id-{number}") for number in range(601)] == [*[True] * 600, False]
         assert not read.has(None)
         moved = Cancellations(TOPOLOGY, now=lambda: later)
         await moved.follow(connection)
-        assert len(moved) == 0
+        assert not moved._until
         # A stream goes on where it was left, on another connection too.
         await cancel(connection, TOPOLOGY, "id-600")
     async with amqp.connected(host.amqp_url) as connection:
         assert not read.is_followed
         await read.follow(connection)
-        assert read.has("id-600")
-        assert len(read) == 601
+        assert all(read.has(f"id-{number}") for number in range(601))
         with pytest.raises(Invalid, match="by its id"):
             await cancel(connection, TOPOLOGY, "")
 

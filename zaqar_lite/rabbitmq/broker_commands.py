@@ -163,8 +163,7 @@ def cancel(arguments: argparse.Namespace, topology: Topology) -> int:
 
 def relay(arguments: argparse.Namespace, topology: Topology) -> int:
     """Relay until SIGTERM or SIGINT, then finish the posts in progress."""
-    if arguments.destination not in topology.targets:
-        raise Invalid(f"there is no destination {arguments.destination!r} here")
+    topology.routing_key(0, arguments.destination)  # Invalid where there is no such destination
     source = topology.targets[arguments.destination]
     try:
         place = contexts.client_options(vars(arguments))

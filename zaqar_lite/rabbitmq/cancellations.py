@@ -75,9 +75,6 @@ class Cancellations:
         self._tag = ""
         self._refused = False
 
-    def __len__(self) -> int:
-        return len(self._until)
-
     @property
     def is_followed(self) -> bool:
         """Whether the broker brings what is cancelled from now on, as far as it can here.

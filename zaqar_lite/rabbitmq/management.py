@@ -55,12 +55,18 @@ class Management:
         given `settle` seconds to become accurate.
 
         Raises:
-            Conflict: an entity exists with other properties (nothing was changed), or messages
-                wait in a queue to be pruned (the queue stays).
+            Conflict: an entity exists with other properties, or the broker's topology has more bits
+                and is not to be pruned (nothing was changed), or messages wait in a queue to be
+                pruned (the queue stays).
         """
         findings = self.verify(topology)
         if wrong := [each for each in findings if each.kind is Kind.DIFFERENT]:
             raise Conflict("; ".join(f"{each.subject}: {each.detail}" for each in wrong))
+        larger = f"exchange {topology.level_exchange(topology.bits)}"
+        if not prune and larger in {each.subject for each in findings}:
+            # Patterns of fewer digits match its keys too: every message would come early.
+            few = f"{larger} is of more than {topology.bits} bits: give its --max-delay or --bits"
+            raise Conflict(f"{few}, or another --prefix")
         kinds = {Kind.MISSING, Kind.EXTRA} if prune else {Kind.MISSING}
         chosen = [each for each in findings if each.kind in kinds]
         if not dry_run:

@@ -94,8 +94,7 @@ class Relay:
         destination: str = "zaqar",
         options: RelayOptions | None = None,
     ) -> None:
-        if destination not in topology.targets:
-            raise Invalid(f"the topology has no destination {destination!r}")
+        topology.routing_key(0, destination)  # Invalid where there is no such destination
         self.metrics = RelayMetrics()
         self._url = url
         self._topology = topology
