@@ -36,24 +36,36 @@ class Codec(NamedTuple, Generic[T]):
     read: Callable[[bytes, int], tuple[T, int]]
 
 
+def several(*fields: Codec[Any]) -> Codec[tuple[Any, ...]]:
+    """Fields back to back: a value for each."""
+
+    def encode(values: tuple[Any, ...]) -> bytes:
+        return b"".join([field.encode(value) for field, value in zip(fields, values, strict=True)])
+
+    def read(data: bytes, offset: int) -> tuple[tuple[Any, ...], int]:
+        values = []
+        for field in fields:
+            value, offset = field.read(data, offset)
+            values.append(value)
+        return tuple(values), offset
+
+    return Codec(encode, read)
+
+
 class Layout:
-    """The fields of a record, back to back, with nothing behind the last."""
+    """The fields of a record, with nothing behind the last."""
 
     def __init__(self, name: str, *fields: Codec[Any]) -> None:
         self._name = name
-        self._fields = fields
+        self._fields = several(*fields)
 
     def encode(self, *values: Any) -> bytes:  # noqa: ANN401 - each is what its field takes
         """Encode a value for each field."""
-        fields = zip(self._fields, values, strict=True)
-        return b"".join([field.encode(value) for field, value in fields])
+        return self._fields.encode(values)
 
-    def decode(self, data: bytes) -> list[Any]:
+    def decode(self, data: bytes) -> tuple[Any, ...]:
         """Read the value of each field. Raises CodecError: also where bytes are left over."""
-        values, offset = [], 0
-        for field in self._fields:
-            value, offset = field.read(data, offset)
-            values.append(value)
+        values, offset = self._fields.read(data, 0)
         finish(data, offset, self._name)
         return values
 
@@ -184,14 +196,8 @@ def read_flagged(
     return values, offset
 
 
-def _read_pair(data: bytes, offset: int) -> tuple[tuple[str, str], int]:
-    name, offset = read_utf8(data, offset)
-    value, offset = read_utf8(data, offset)
-    return (name, value), offset
-
-
 UTF8 = Codec(utf8, read_utf8)
-PAIR: Codec[tuple[str, str]] = Codec(lambda pair: utf8(pair[0]) + utf8(pair[1]), _read_pair)
+PAIR = several(UTF8, UTF8)
 U64S: Codec[Sequence[int]] = array(number("<Q"))
 BYTES_16: Codec[bytes] = Codec(lambda value: value, lambda data, offset: take(data, offset, 16))
 REST: Codec[bytes] = Codec(lambda value: value, lambda data, offset: (data[offset:], len(data)))

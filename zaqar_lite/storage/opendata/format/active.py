@@ -22,9 +22,8 @@ from zaqar_lite.storage.opendata.format import (
     pack,
     read_count,
     read_flagged,
-    read_utf8,
+    several,
     unpack,
-    utf8,
 )
 from zaqar_lite.storage.opendata.format.records import CONSUMER
 
@@ -100,19 +99,12 @@ class Extra(NamedTuple):
         )
 
 
-def _read_moved(data: bytes, offset: int) -> tuple[tuple[int, int, str], int]:
-    (moved_at, claims), offset = unpack(_MOVED, data, offset)
-    source, offset = read_utf8(data, offset)
-    return (moved_at, claims, source), offset
-
-
 NO_EXTRA = Extra()
-_MOVED = struct.Struct("<qI")
 _EXTRA = struct.Struct("<QH")
 _HELD = struct.Struct("<QHqq")
 _PARTS: Sequence[Codec[Any]] = (
     fixed("<qq"), number("<q"), number("<Q"), NOTHING, BYTES_16, NOTHING,
-    Codec(lambda moved: pack(_MOVED, *moved[:2]) + utf8(moved[2]), _read_moved),
+    several(number("<q"), number("<I"), UTF8),
     BYTES_16, CONSUMER, UTF8, NOTHING, number("<B"),
 )  # fmt: skip
 """The fields of extras, which their flags name, beginning with the lowest."""
