@@ -40,9 +40,7 @@ MOVED_MS = 5_000
 _MAX_CACHED = 10_000
 _PAGE = 1_000
 _READ_AT_ONCE = 100
-"""Queues whose entries are read one by one before others have their turn."""
-_LOOKED_AT = 100
-"""Entries that are looked at together, for those of queues that were deleted."""
+"""Queues whose entries are read before others have their turn, and entries of deleted queues."""
 
 
 class Place(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -223,8 +221,8 @@ class Placements:
         if now < self._rests_until:
             return
         self._rests_until = now + LEFT_MS
-        records = await self.management.list_records(PLACE, after=self._tidied, limit=_LOOKED_AT)
-        last = records[-1] if len(records) == _LOOKED_AT else None
+        records = await self.management.list_records(PLACE, after=self._tidied, limit=_READ_AT_ONCE)
+        last = records[-1] if len(records) == _READ_AT_ONCE else None
         self._tidied = None if last is None else (last.project, last.name)
         for record in records:
             queue, place = QueueRef(record.project, record.name), self._kind.decode(record)

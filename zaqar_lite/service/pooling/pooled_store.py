@@ -159,9 +159,7 @@ class PooledMessages(Store):
 
     def __post_init__(self) -> None:
         self._turn = 0
-        self.capabilities = self.home.capabilities
         self.poll_interval_ms = min(self.home.poll_interval_ms, MessageStore.poll_interval_ms)
-        self.sweep_step = self.home.sweep_step
 
     async def pool(self, name: str | None) -> MessageStore:
         """The open store of a pool; without a name, the server's own.
@@ -203,7 +201,7 @@ class PooledMessages(Store):
         return (await self.pool((await self.placements.place(queue)).pool),)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - an operation of the seam
-        if name not in vars(MessageStore):
+        if not callable(vars(MessageStore).get(name)):
             return getattr(self.home, name)
 
         async def act(queue: QueueRef, *given: Any, **named: Any) -> Any:  # noqa: ANN401
