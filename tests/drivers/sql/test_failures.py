@@ -659,6 +659,27 @@ async def test_nobody_sees_a_drop_before_it_is_durable(
     assert not is_early
 
 
+@pytest.mark.parametrize("is_next_begun", [False, True])
+async def test_nobody_lists_a_queue_before_it_is_durable(
+    store: Store, syncs: Syncs, *, is_next_begun: bool
+) -> None:
+    with syncs.hanging():
+        making = [asyncio.create_task(store.management.create_queue(QUEUE, {}, max_queues=9))]
+        while store.db._syncing is None:  # noqa: ASYNC110 - the test's own poll
+            await asyncio.sleep(0)
+        if is_next_begun:
+            making.append(
+                asyncio.create_task(store.management.create_queue(OTHER, {}, max_queues=9))
+            )
+            await asyncio.sleep(0)
+        listing = asyncio.create_task(store.management.list_queues(QUEUE.project, limit=9))
+        await asyncio.sleep(0.05)
+        is_early = listing.done()
+    await asyncio.gather(*making)
+    assert len(await listing) == len(making)
+    assert not is_early
+
+
 async def test_a_queue_that_is_not_durable_stays_in_memory(
     store: Store, syncs: Syncs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

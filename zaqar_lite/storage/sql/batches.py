@@ -20,6 +20,12 @@ class Batch:
         self.waiting: list[asyncio.Future[None]] = []
         self.ready: dict[QueueRef, int] = {}
 
+    def durable(self) -> "asyncio.Future[None]":
+        """A future that is done when the batch is durable."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiting.append(future)
+        return future
+
     def settle(self, exc: BaseException | None) -> None:
         """Answer those who wait for it."""
         waiting, self.waiting = self.waiting, []

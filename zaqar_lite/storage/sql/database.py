@@ -255,16 +255,18 @@ class Database:
         return await self.read(ref, act)
 
     async def visible(self, epoch: int) -> None:
-        """Wait until the batch `epoch` is durable: what a reader saw must not go away again."""
+        """Wait until what was stored up to a batch is durable, for readers who have seen it.
+
+        It must not go away again. `epoch` may be that of a batch which has not begun.
+        """
         if epoch <= self.synced or not self.place.syncs:
             return
-        batch = self._batch if epoch == self.epoch else self._syncing
-        if batch is not None and batch.epoch == epoch:
+        batch = self._batch if epoch == self.epoch else None
+        batch = batch or self._syncing
+        if batch is not None:
             if self._is_late:
                 raise self._stalled()
-            future = asyncio.get_running_loop().create_future()
-            batch.waiting.append(future)
-            await future
+            await batch.durable()
 
     async def pass_gate(self) -> None:
         """Wait while the log is begun anew: until the next await, statements may run then.
@@ -402,27 +404,28 @@ class Database:
 
     # -- the batch --
 
-    def begin(self) -> None:
-        """Begin a batch, unless one gathers.
+    def begin(self) -> Batch:
+        """The batch that gathers; it begins if there is none.
 
         Raises:
             Unavailable: nothing can be written now.
         """
         if self._batch is not None and not self._is_late:
-            return
+            return self._batch
         self.check_writable()
         try:
             self.execute("BEGIN IMMEDIATE")
         except apsw.Error as exc:
             raise unavailable(exc) from exc
-        self._batch = Batch(self.epoch)
+        batch = self._batch = Batch(self.epoch)
         loop = asyncio.get_running_loop()
         if not self.place.syncs:
             loop.call_soon(self._commit_in_ram)
         elif self._task is None:
             self._task = loop.create_task(self._run(), name="zaqar-commit")
+        return batch
 
-    async def _begin(self) -> None:
+    async def _begin(self) -> Batch:
         """Begin a batch, as soon as no other program writes to the file.
 
         Litestream does for an instant, and so may a person with `sqlite3`.
@@ -439,11 +442,7 @@ class Database:
 
     def future(self) -> "asyncio.Future[None]":
         """A future of the batch that gathers: it is done when the batch is durable."""
-        self.begin()
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if self._batch is not None:
-            self._batch.waiting.append(future)
-        return future
+        return self.begin().durable()
 
     def _ask_for_batch(self) -> "asyncio.Future[None]":
         """Answer as `future` does; while another program writes, for the batch that comes then."""

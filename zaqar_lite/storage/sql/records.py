@@ -66,12 +66,11 @@ class SqlManagementStore(ManagementStore):
         is_filtered = name_contains is not None or bool(metadata)
         step = MAX_EXAMINED // 5 if is_filtered else min(limit, MAX_EXAMINED)
         found: list[QueueRecord] = []
-        epoch = 0
         while True:
-            epoch = max(epoch, self._db.epoch)
-            records, marker = await self._db.read(
-                QueueRef(project, ""), _page, project, marker, step, name_contains, metadata or {}
+            records, marker = await self._db.look(
+                _page, project, marker, step, name_contains, metadata or {}
             )
+            epoch = self._db.epoch
             found += records
             if len(found) >= limit or marker is None or (found and not is_filtered):
                 break
