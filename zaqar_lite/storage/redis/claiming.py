@@ -40,12 +40,10 @@ NO_CLAIM = bytes(16)
 """The id of no claim."""
 MAX_CLAIMED = 200
 """Most messages of one claim: one step of Redis may claim, read, extend or end all of them."""
-_SETTLED = 100
-"""Messages that one step settles."""
 _END_AFTER = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20)
 """Seconds between the attempts to end a claim whose answer was lost."""
-_MOVED = 100
-"""Messages that one step moves: under 2 ms in each of the two queues."""
+_STEP = 100
+"""Messages that one step settles or moves: under 2 ms in each of the two queues."""
 
 
 class Claiming(MessageStore):
@@ -175,7 +173,7 @@ class Claiming(MessageStore):
         if not are_message_ids([one.message_id for one in settlements]):
             chosen = [number for number in chosen if is_message_id(settlements[number].message_id)]
         while True:
-            some = [settlements[number] for number in chosen[:_SETTLED]]
+            some = [settlements[number] for number in chosen[:_STEP]]
             letters, count, _ = await self._settle_some(queue, claim_id, some, retries, version)
             moved += count
             for number, letter in zip(chosen, letters, strict=False):
@@ -199,7 +197,7 @@ class Claiming(MessageStore):
                 move.delay_ms,
                 "1" if move.reset else "",
                 *policy_words(queue, policy),
-                *(bytes.fromhex(ids[number]) for number in left[:_MOVED]),
+                *(bytes.fromhex(ids[number]) for number in left[:_STEP]),
                 is_long=True,
                 has_policy=True,
             )

@@ -39,8 +39,6 @@ Lane = tuple[Any, bool]
 _MAX_HOPS = 5
 _AGAIN = object()
 """Stands for a reply where the call should be tried again: another node has the slot."""
-_RETRY_AFTER = 0.1
-"""Seconds between attempts to open a connection; calls in between fail at once."""
 
 
 class Router(ABC):
@@ -53,7 +51,6 @@ class Router(ABC):
         self._address = address
         self._clock = clock
         self._links: dict[Lane, Link] = {}
-        self._failed: dict[Lane, tuple[float, str]] = {}
         self._turns: defaultdict[Any, FairTurns] = defaultdict(lambda: FairTurns(LONG_AT_ONCE))
         self._shared: dict[object, asyncio.Task[Any]] = {}
 
@@ -159,15 +156,9 @@ class Router(ABC):
     async def _link(self, node: Any, *, is_long: bool = False) -> Link:  # noqa: ANN401
         lane = node, is_long
         link = self._links.get(lane)
-        return link if link is not None and link.is_up else await self._open(lane)
-
-    async def _open(self, lane: Lane) -> Link:
-        """Open a link once for all waiting callers; after a failure pause before the next."""
-        now = asyncio.get_running_loop().time()
-        at, reason = self._failed.get(lane, (0.0, ""))
-        if now - at < _RETRY_AFTER:
-            raise ConnectionLost(reason, sent=False)
-        return await self.once(lane, partial(self._open_now, lane))
+        if link is not None and link.is_up:
+            return link
+        return await self.once(lane, partial(self._open, lane))
 
     async def once(self, name: object, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Do work once for all who ask for it at a time; it ends with the router, not with them."""
@@ -183,14 +174,8 @@ class Router(ABC):
         if not task.cancelled():
             task.exception()  # who waited may have gone: nobody else would look at it
 
-    async def _open_now(self, lane: Lane) -> Link:
-        try:
-            link = await self.connect_to(lane[0], Link)
-        except ConnectionLost as lost:
-            self._failed[lane] = asyncio.get_running_loop().time(), str(lost)
-            raise
-        self._failed.pop(lane, None)
-        self._links[lane] = link
+    async def _open(self, lane: Lane) -> Link:
+        link = self._links[lane] = await self.connect_to(lane[0], Link)
         return link
 
     async def nodes(self) -> list[Any]:
