@@ -17,7 +17,7 @@ _ROUNDS = 100
 _SOON_MS = 500
 """How long the sweep leaves a queue alone in which nothing was due."""
 LATER_MS = 5_000
-"""How long the sweep skips a queue whose node, or whose policy's store, does not answer."""
+"""How long the sweep skips a queue whose node does not answer."""
 
 
 class Sweeper:
@@ -68,10 +68,15 @@ class Sweeper:
         self, queue: QueueRef, budget: int, retries_of: RetryPolicyOf
     ) -> tuple[SweepResult, int | None]:
         """Clean up one queue; return when to visit it next, or None if that failed."""
+        retries = None
         try:
-            words = "", "", budget, *policy_words(queue, await retries_of(queue))
+            retries = await retries_of(queue)
+            words = "", "", budget, *policy_words(queue, retries)
             reply = await self._runner.run(queue, "sweep", *words, has_policy=True)
         except (Unavailable, Unsupported, Fault) as exc:  # a fault may be of this queue alone
+            is_policy = retries is None and isinstance(exc, Unavailable)
+            if is_policy and await self._is_reached(queue):  # so the store of policies is away
+                raise
             logger.warning("the sweep passes the queue %s over: %s", queue.name, exc)
             return SweepResult(), None
         _, expired, forgotten, promoted, lapsed, letters, following = reply
@@ -83,3 +88,11 @@ class Sweeper:
             except (Unavailable, Fault) as exc:
                 logger.warning("dead letters go on waiting for their queue: %s", exc)
         return swept, following
+
+    async def _is_reached(self, queue: QueueRef) -> bool:
+        """Whether the node that has a queue answers."""
+        try:
+            await self._runner.run(queue, "next_due", repeatable=True)
+        except Unavailable:
+            return False
+        return True
