@@ -488,6 +488,13 @@ async def test_access_rules_say_what_an_application_credential_is_for(
     assert (await ask(guarded, token, QUEUES, X_Service_Token=service)).status_code == 200
 
 
+@pytest.mark.parametrize("wrong", [{"path": None}, {"method": 1}, {"path": ["/v2"]}])
+async def test_access_rules_that_are_none_admit_nothing(
+    guarded: Api, keystone: Keystone, wrong: dict[str, Any]
+) -> None:
+    assert (await ask(guarded, keystone.issue(rules=[{**RULE, **wrong}]))).status_code in (401, 503)
+
+
 # Beside other providers, and wrong settings.
 
 

@@ -222,7 +222,7 @@ def parse_token(token: Mapping[str, Any]) -> Principal:
         access_rules=None
         if rules is None
         else tuple(
-            AccessRule(rule["method"], rule["path"])
+            AccessRule(str(rule["method"]), str(rule["path"]))
             for rule in rules
             if rule["service"] == SERVICE_TYPE
         ),
