@@ -32,7 +32,7 @@ class Certificate:
     def __init__(self, cert: Path, key: Path, client_ca: Path | None) -> None:
         self._files = tuple(path for path in (cert, key, client_ca) if path is not None)
         self._cert, self._key, self._client_ca = cert, key, client_ca
-        self._seen: tuple[object, ...] = ()
+        self._seen: list[int] = []
         self.context = self._make()
         """Of new connections; another one once the files have changed."""
 
@@ -71,17 +71,12 @@ class Certificate:
             raise ConfigurationError(f"tls_cert, tls_key, tls_client_ca: {_why(exc)}.") from None
         return context
 
-    def _stamp(self) -> tuple[object, ...]:
-        """A value that changes whenever one of the files does."""
-        stamps: list[object] = []
-        for path in self._files:
-            try:
-                found = path.stat()
-            except OSError:
-                stamps.append(None)
-            else:
-                stamps.append((found.st_mtime_ns, found.st_ino, found.st_size))
-        return tuple(stamps)
+    def _stamp(self) -> list[int]:
+        """A value that changes whenever one of the files does; empty while one is missing."""
+        try:
+            return [path.stat().st_mtime_ns for path in self._files]
+        except OSError:
+            return []
 
 
 def _why(error: OSError) -> str:
