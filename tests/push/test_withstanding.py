@@ -18,7 +18,9 @@ from tests.push.test_delivering import attempts_of, subscribe
 from tests.services import start_redis
 from tests.waiting import until
 from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.push.webhook import Webhooks
+from zaqar_lite.service.delivery.outbox import RETRY_QUEUES
 from zaqar_lite.storage.sql.messages import SqlMessageStore
 
 pytestmark = pytest.mark.anyio
@@ -96,6 +98,32 @@ async def breaking(way: Break, times: int) -> AsyncIterator[tuple[str, list[byte
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     async with server:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", came
+
+
+async def test_a_silent_receiver_of_many_messages_costs_little(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those without a place do not go through their queue again and again."""
+    post, silent, put = SqlMessageStore.post, asyncio.Event(), 0
+
+    async def counted(self: Any, queue: QueueRef, new: Any, **more: Any) -> Any:
+        nonlocal put
+        put += len(new) if queue in RETRY_QUEUES else 0
+        return await post(self, queue, new, **more)
+
+    async def never(*_: Any) -> web.Response:
+        await silent.wait()
+        return web.Response()
+
+    monkeypatch.setattr(SqlMessageStore, "post", counted)
+    async with Receiver(answer=never) as receiver:
+        await subscribe(api, receiver.url)
+        for _ in range(3):
+            await api.post(*({"body": n} for n in range(1_000)))
+        await until(lambda: put >= 2_900)
+        await asyncio.sleep(4)
+        assert put < 3_000 + 5 * 600
+        silent.set()
 
 
 @pytest.mark.parametrize("way", [reset, half, half_a_head, nonsense, late])

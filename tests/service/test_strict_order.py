@@ -91,8 +91,6 @@ class Process(Composed):
         """Make what delivers by these transports."""
         return Deliveries(
             self.store,
-            self.management,
-            self.queues,
             self.subscriptions,
             long_polling=LongPolling(self.store, most=10, most_per_project=10),
             sender=DeliverySender(transports, self.clock, has_ended=lambda _: False),
@@ -105,7 +103,7 @@ class Process(Composed):
 
 async def test_while_a_turn_delivers_no_other_process_takes_one() -> None:
     process = Process()
-    messages, management, clock = process.store, process.management, process.clock
+    messages, clock = process.store, process.clock
     made, now, delivered = await process.subscribe(), clock.now_ms(), []
 
     async def look(note: OutboxMessage, *_: object) -> OutboxMessage | None:
@@ -122,7 +120,7 @@ async def test_while_a_turn_delivers_no_other_process_takes_one() -> None:
         await end(delivery, subscription)
 
     first, second = (
-        StrictOrder(messages, management, process.subscriptions, clock, deliver=deliver, look=look)
+        StrictOrder(messages, process.subscriptions, clock, deliver=deliver, look=look)
         for deliver in (try_meanwhile, end)
     )
     notes = [
@@ -138,7 +136,7 @@ async def test_while_a_turn_delivers_no_other_process_takes_one() -> None:
 
 async def test_work_that_the_store_ends_holds_no_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     process = Process()
-    messages, management, clock = process.store, process.management, process.clock
+    messages, clock = process.store, process.clock
     made, now, delivered = await process.subscribe(), clock.now_ms(), []
 
     async def look(note: OutboxMessage, *_: object) -> OutboxMessage | None:
@@ -150,9 +148,7 @@ async def test_work_that_the_store_ends_holds_no_queue(monkeypatch: pytest.Monke
     note = OutboxMessage("a", QUEUE.project, QUEUE.name, now, now + 60_000, 60, msgspec.Raw(b"1"))
     own = ordered_queue(QUEUE.project, made)
     await messages.post(own, [NewMessage(encode(note), 60_000)], client_id="c", version=None)
-    order = StrictOrder(
-        messages, management, process.subscriptions, clock, deliver=deliver, look=look
-    )
+    order = StrictOrder(messages, process.subscriptions, clock, deliver=deliver, look=look)
 
     async def away(*_: object, **__: object) -> None:
         raise Unavailable("The queue is being moved.")

@@ -192,8 +192,6 @@ class Services:
         log = AttemptLog(management, clock)
         self.deliveries = Deliveries(
             messages,
-            management,
-            self.queues,
             self.subscriptions,
             long_polling=self.long_polling,
             sender=sender,
@@ -207,7 +205,6 @@ class Services:
             self.subscriptions,
             sender,
             log,
-            limits=limits,
             clock=clock,
         )
 

@@ -37,6 +37,8 @@ _FIRST_PATIENCE = 0.25
 _FAILURES = 5
 _SHORTEST = 10.0
 _LONGEST = 600.0
+_SHORTEST_DEFERRAL, _SPACING = 1.0, 0.002
+"""Seconds until a delivery that found no place asks again, and between two of them."""
 _MAX_CACHED = 10_000
 
 
@@ -52,11 +54,22 @@ class Endpoint:
         self.opened_until = 0.0
         self._round = 0
         self._pause = _SHORTEST
+        self._comes_back = 0.0
         self._waiting: deque[asyncio.Future[bool]] = deque()
 
     def closed_for(self) -> float:
         """Seconds until the breaker lets a call through; 0 when it does."""
         return max(self.opened_until - time.monotonic(), 0.0)
+
+    def deferral(self) -> float:
+        """Seconds until a delivery without a place asks again; they come back one by one.
+
+        Thousands would find no place either if they came at once, again and again.
+        """
+        now = time.monotonic()
+        earliest = now + max(self.closed_for(), _SHORTEST_DEFERRAL)
+        self._comes_back = max(self._comes_back + _SPACING, earliest)
+        return self._comes_back - now
 
     async def enter(self, seconds: float) -> bool:
         """Take a place in the window, waiting for one if need be; answer whether there was one.
@@ -138,7 +151,6 @@ _LONGEST_ATTEMPT = 25.0
 _MAX_RETRY_AFTER = 3_600.0
 _LARGE = 16_384
 """Bytes of a payload from which on it is signed in a turn: a message may go to 200 subscribers."""
-_SHORTEST_DEFERRAL = 1.0
 _TOKEN = b'"$zaqar_message$"'
 _MOST_REPEATED = 1_048_576
 """Bytes that a notification may take up in a request where `post_data` has several places for it.
@@ -262,7 +274,7 @@ class DeliverySender:
         if is_fresh and endpoint.failures:
             return Result(DeliveryOutcome.DEFERRED, endpoint.closed_for())
         if not await endpoint.enter(_PATIENCE):
-            return Result(DeliveryOutcome.DEFERRED, max(endpoint.closed_for(), _SHORTEST_DEFERRAL))
+            return Result(DeliveryOutcome.DEFERRED, endpoint.deferral())
         if self.has_ended(subscription):  # while it waited for its place
             endpoint.leave(None)
             return Result(DeliveryOutcome.DEFERRED, _SHORTEST_DEFERRAL)

@@ -55,12 +55,10 @@ from zaqar_lite.service.delivery.outbox import (
     retry_queue,
 )
 from zaqar_lite.service.long_polling import LongPolling
-from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.records import Held, Holder, Kind, Lease
 from zaqar_lite.service.subscriptions.subscriber_cache import record_of
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 from zaqar_lite.storage.base import MessageStore
-from zaqar_lite.storage.management import ManagementStore
 
 logger = logging.getLogger(__name__)
 FAILED_MS = 604_800_000
@@ -105,7 +103,6 @@ class StrictOrder:
     """Deliver what is in the queues of ordered subscriptions."""
 
     messages: MessageStore
-    management: ManagementStore
     subscriptions: Subscriptions
     clock: Clock
     deliver: Deliver
@@ -113,7 +110,11 @@ class StrictOrder:
 
     def __post_init__(self) -> None:
         self._kind = Kind(
-            self.management, KIND, "The ordered queue", _State, lives=lambda _: _KEPT_MS
+            self.subscriptions.management,
+            KIND,
+            "The ordered queue",
+            _State,
+            lives=lambda _: _KEPT_MS,
         )
         self._holder = Holder(self.clock)
         self._at_work: dict[tuple[QueueRef, str], bool] = {}
@@ -204,8 +205,6 @@ class Deliveries:
     """Deliver what is in the outbox until it is stopped."""
 
     messages: MessageStore
-    management: ManagementStore
-    queues: Queues
     subscriptions: Subscriptions
     long_polling: LongPolling
     sender: DeliverySender
@@ -222,7 +221,6 @@ class Deliveries:
         """Called when a subscription was disabled."""
         self._strict_order = StrictOrder(
             self.messages,
-            self.management,
             self.subscriptions,
             self.clock,
             deliver=self._retry,
@@ -291,7 +289,7 @@ class Deliveries:
         due = await self._look_at_due(entry, message) if entry.due_at else entry
         if due is None:
             return
-        record = await record_of(self.management, queue)
+        record = await record_of(self.subscriptions.management, queue)
         version = entry.version if record is None else max(entry.version, record.version)
         all_of_queue = await self.subscriptions.subscriber_cache.of(queue, version)
         if not all_of_queue:
@@ -351,7 +349,7 @@ class Deliveries:
         if delivery.until <= self.clock.now_ms() + LEAST_LIFE_MS:
             await self.bury(delivery, subscription, "the message's ttl ended")
             return None
-        record = await self.management.get_queue(subscription.queue)
+        record = await self.subscriptions.management.get_queue(subscription.queue)
         policy = None if record is None else record.metadata.get(RETRY_POLICY)
         return await self._deliver(delivery, subscription, policy, is_fresh=False)
 
@@ -387,7 +385,7 @@ class Deliveries:
         queue = QueueRef(entry.project, entry.queue)
         found = await self.messages.get_messages(queue, (entry.id,))
         if not found:
-            record = await self.management.get_queue(queue)
+            record = await self.subscriptions.management.get_queue(queue)
             delays = record is None or record.is_delayed
             is_late = seen.now >= (seen.delay_expires_at or seen.now) + LEAD_MS
             return entry if is_late or not delays or self.clock.now_ms() >= entry.due_at else None
@@ -445,7 +443,10 @@ class Deliveries:
                 return delivery, result.wait
             case DeliveryOutcome.GONE:
                 await self._disable(subscription, "the receiver answered 410")
-        await self.bury(delivery, subscription, _why(result, is_late=is_late))
+        reason = result.answer.error or f"the receiver answered {result.answer.status}"
+        if is_late:
+            reason += "; the message's ttl would end before the next try"
+        await self.bury(delivery, subscription, reason)
         if result.outcome is not DeliveryOutcome.GONE:
             await self._check_failing(subscription)
         return None
@@ -510,7 +511,7 @@ class Deliveries:
 
     async def _tell(self, queue: QueueRef, body: bytes) -> None:
         """Post to a user's queue, which is made unless it is there; nobody is notified of that."""
-        await self.queues.ensure(queue)
+        await self.subscriptions.queues.ensure(queue)
         await put(self.messages, queue, NewMessage(body, FAILED_MS))
 
     def _note_attempt(self, delivery: Delivery, subscription: Subscription, result: Result) -> None:
@@ -530,9 +531,3 @@ class Deliveries:
         }
         self.on_outcome(result.outcome.value)
         self.log.add(subscription, attempt, succeeded=result.outcome is DeliveryOutcome.DONE)
-
-
-def _why(result: Result, *, is_late: bool) -> str:
-    answer = result.answer
-    what = answer.error or f"the receiver answered {answer.status}"
-    return f"{what}; the message's ttl would end before the next try" if is_late else what

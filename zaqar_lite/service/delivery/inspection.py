@@ -15,7 +15,7 @@ import msgspec
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid, NotFound
 from zaqar_lite.domain.ids import Marker, format_marker, is_message_id, parse_marker
-from zaqar_lite.domain.limits import Limits, page_limit
+from zaqar_lite.domain.limits import page_limit
 from zaqar_lite.domain.models import ListQuery, Message, QueueRef
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.service.background import LoggedErrors
@@ -171,7 +171,6 @@ class DeliveryInspection:
     subscriptions: Subscriptions
     sender: DeliverySender
     log: AttemptLog
-    limits: Limits
     clock: Clock
 
     async def attempts(self, queue: QueueRef, subscription_id: str) -> Sequence[Attempt]:
@@ -192,7 +191,7 @@ class DeliveryInspection:
             NotFound: no such subscription.
             Invalid: the limit is out of range.
         """
-        limit = page_limit(limit, self.limits.max_messages_per_page)
+        limit = page_limit(limit, self.subscriptions.limits.max_messages_per_page)
         await self.subscriptions.get(queue, subscription_id)
         after = parse_marker(marker)
         if marker is not None and after is None:
