@@ -5,7 +5,7 @@ import operator
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -195,6 +195,33 @@ async def test_each_message_arrives_once_whatever_step_fails(
     assert sorted(consumed) == sorted(posted)
     assert (drain.moved, drain.queues) == (1_050, 0)
     assert (await pools.old.stats(QUEUE)).total == 0
+
+
+async def test_a_sweep_makes_no_dead_letter_of_what_is_on_its_way(
+    pools: Pools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lease has lapsed, which nobody has met before the drain."""
+    await pools.management.create_queue(QUEUE, {"_dead_letter_queue": "letters"}, max_queues=9)
+    await pools.placements.write(LETTERS, Place("old"))
+    dead = RetryPolicy(DeadLetter(LETTERS, max_failures=1))
+    await pools.post(1)
+    request = ClaimRequest(1, None, DelayMode.IGNORE, 60_000, client_id=CLIENT, retries=dead)
+    await pools.messages.claim(QUEUE, request)
+    pools.clock.advance(60_000)
+    store = pools.new.import_messages
+
+    async def retries_of(queue: QueueRef) -> RetryPolicy:
+        return dead if queue == QUEUE else RetryPolicy()
+
+    async def beside_a_sweep(*given: Any, **named: Any) -> None:
+        await pools.messages.sweep(1_000, retries_of)
+        await store(*given, **named)
+
+    monkeypatch.setattr(pools.new, "import_messages", beside_a_sweep)
+    async with draining(pools):
+        drain = await until_over(pools)
+    assert drain.moved == 1
+    assert [(await pools.new.stats(one)).total for one in (QUEUE, LETTERS)] == [1, 0]
 
 
 async def test_who_watches_a_queue_follows_it_to_its_new_pool(pools: Pools) -> None:

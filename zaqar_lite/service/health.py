@@ -57,11 +57,6 @@ class Health:
     claims: Claims
     pooled: PooledMessages | None = None
 
-    @property
-    def capabilities(self) -> list[str]:
-        """What the message store promises beyond the contract."""
-        return _sorted(self.store.capabilities)
-
     async def report(self) -> Report:
         """Post, list, claim and delete on a random queue and time each.
 
@@ -72,7 +67,7 @@ class Health:
         queue = _random_queue()
         if self.pooled is not None:
             await self._place(self.pooled, None, queue)
-        return await self._probe(queue, self.capabilities)
+        return await self._probe(queue, _sorted(self.store.capabilities))
 
     async def pools(self) -> dict[str, Report | None] | None:
         """Report of each pool, None for one that does not answer; None where there are no pools.

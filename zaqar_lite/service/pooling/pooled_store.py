@@ -31,6 +31,7 @@ from zaqar_lite.domain.models import (
     Move,
     QueueRef,
     Refusal,
+    RetryPolicy,
     RetryPolicyOf,
     Stats,
     SweepResult,
@@ -48,7 +49,6 @@ from zaqar_lite.storage.watchers import Listener, Watch
 
 logger = logging.getLogger(__name__)
 _STAGED = "~moved."
-_RETRY_AFTER = 5
 _OF_HOLDERS = frozenset(("get_claim", "settle"))
 """What the holder of a claim does, which goes on while its queue is frozen."""
 Make = Callable[[Pool], MessageStore]
@@ -375,7 +375,13 @@ class PooledMessages(Store):
 
     async def sweep(self, limit: int, retries_of: RetryPolicyOf = no_retries) -> SweepResult:
         """Tidy up in every store that answers, and open those of pools not needed yet."""
-        swept = await self.home.sweep(limit, retries_of)
+
+        async def retries(queue: QueueRef) -> RetryPolicy:
+            """None becomes a dead letter in a frozen queue: it may just be on its way."""
+            policy, place = await retries_of(queue), await self.placements.place(queue)
+            return policy._replace(dead_letter=None) if place.group else policy
+
+        swept = await self.home.sweep(limit, retries)
         await self.placements.tidy()
         known = await self.registry.known()
         for pool in known.values():
@@ -385,13 +391,13 @@ class PooledMessages(Store):
                 await self.connections.forget(name)
                 continue
             with LoggedErrors(f"the sweep of the pool {name!r}"):
-                swept = swept.plus(await store.sweep(store.sweep_step, retries_of))
+                swept = swept.plus(await store.sweep(store.sweep_step, retries))
         return swept
 
 
 def _frozen(queue: QueueRef) -> Unavailable:
     text = f"The queue {queue.name!r} is being moved to another pool."
-    return Unavailable(text, retry_after=_RETRY_AFTER)
+    return Unavailable(text, retry_after=5)
 
 
 def _sum_of(found: Sequence[Stats]) -> Stats:
