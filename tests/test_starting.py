@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -174,3 +175,20 @@ def test_a_worker_that_can_not_start_now_is_tried_again_and_ends_no_other(
         os.kill(other, signal.SIGKILL)
         server.wait_for(lambda: other not in server.workers())
         server.wait_for(lambda: subject(server.port) == "first")
+
+
+def test_a_server_that_can_make_no_process_now_serves_on_and_tries_again(
+    request: pytest.FixtureRequest,
+) -> None:
+    redis = request.getfixturevalue("redis_server")
+    with ServerProcess(redis.url, "--workers", "2") as server:
+        server.wait_for(lambda: len(server.workers()) == 2)
+        dead, other = server.workers()
+        before = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (4, before[1]))
+        os.kill(dead, signal.SIGKILL)
+        server.wait_for(lambda: bool(lines(server, "no worker can be started now")))
+        assert server.ping() == 204
+        assert server.workers() == [other]
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, before)
+        server.wait_for(lambda: len(server.workers()) == 2)

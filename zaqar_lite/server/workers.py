@@ -68,7 +68,8 @@ class Workers:
         work: Callable[..., int],
         *arguments: object,
     ) -> None:
-        self._count = count
+        self._missing = list(range(count))
+        """The numbers of the workers that are to be started."""
         self._announce: Callable[[], None] | None = announce
         self._serving, self._told = multiprocessing.Pipe(duplex=False)
         self._work = (work, arguments)
@@ -86,9 +87,9 @@ class Workers:
             signal.signal(name, self._stop)
         signal.signal(signal.SIGHUP, self._pass_on)
         life = watchdog_interval()
-        for number in range(self._count):
-            self._start(number)
-        while self._running:
+        while self._running or (self._missing and not self._stopping):
+            for number in () if self._stopping else tuple(self._missing):
+                self._start(number)
             if life is not None:
                 notify("WATCHDOG=1")
             pause = _LOOK if life is None else min(life, _LOOK)
@@ -111,6 +112,10 @@ class Workers:
         try:
             process.start()
             self._running[process] = number, time.monotonic()
+            self._missing.remove(number)
+        except OSError as exc:  # there is no memory for it, or no file
+            logger.error("no worker can be started now: %s", exc)
+            return
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD_BACK)
         if self._is_renewed:
@@ -138,8 +143,7 @@ class Workers:
             "worker %s ended %s; another one takes its place", process.pid, _how(process.exitcode)
         )
         time.sleep(max(0.0, _SHORT_LIFE - lived))
-        if not self._stopping:
-            self._start(number)
+        self._missing.append(number)
 
     def _pass_on(self, number: int, _frame: FrameType | None) -> None:
         self._is_renewed = True
