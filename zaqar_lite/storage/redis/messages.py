@@ -3,7 +3,6 @@
 import struct
 from collections.abc import AsyncIterator, Collection, Sequence
 from functools import partial
-from typing import Any
 
 from zaqar_lite.domain.ids import Marker, is_claim_id, is_message_id
 from zaqar_lite.domain.limits import MAX_PAGE_BYTES
@@ -72,9 +71,8 @@ class RedisMessageStore(Connected[Connection], Posting, Claiming):
         last: int | None = None
         found: list[Message] = []
         examined = size = 0
-
-        async def read(*, goes_on: bool) -> Any:  # noqa: ANN401 - a reply is what the script made it
-            return await self._runner.run(
+        while True:
+            reply = await self._runner.run(
                 queue,
                 "list",
                 "" if selection.version is None else selection.version,
@@ -87,11 +85,8 @@ class RedisMessageStore(Connected[Connection], Posting, Claiming):
                 pack_group(selection.group),
                 MAX_PAGE_BYTES - size,
                 repeatable=True,
-                is_long=goes_on or selection.limit > FEW_TAKEN,
+                is_long=examined > 0 or selection.limit > FEW_TAKEN,
             )
-
-        reply = await read(goes_on=False)
-        while True:
             _, now, count, position, at_end = reply[:5]
             self.examined += count
             examined += count
@@ -104,7 +99,6 @@ class RedisMessageStore(Connected[Connection], Posting, Claiming):
             is_full = len(found) == selection.limit or size >= MAX_PAGE_BYTES
             if at_end or is_full or (found and examined >= MAX_EXAMINED):
                 return Page(found, last)
-            reply = await read(goes_on=True)
 
     async def get_messages(
         self, queue: QueueRef, ids: Collection[str], *, details: bool = False

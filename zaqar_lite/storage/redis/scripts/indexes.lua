@@ -437,16 +437,10 @@ end
 -- The history of a message's hand-outs: the first one and the last ones (domain/attempts.py).
 local LAPSED_TEXTS = '\6lapsed\255\255'
 
--- How many bytes the domain counts for reason and detail.
-local function size_of(texts)
-  local reason = texts:byte(1) == 255 and 0 or texts:byte(1)
-  local detail = struct.unpack('>H', texts, 2 + reason)
-  return reason + (detail == 65535 and 0 or detail)
-end
-
 -- What comes of a hand-out that ends in some way, by the `rest` of its message's track, from the claim count
--- on: the attempt as it is stored; its size as the domain counts it; whether it continues a history; the rest
--- of the track from now on; until when the message is parked, or nil; and the reason where it is a dead letter.
+-- on: the attempt as it is stored; its size as the domain counts it, without the lengths of texts; whether it
+-- continues a history; the rest of the track from now on; until when the message is parked, or nil; and the reason
+-- where it is a dead letter.
 -- A way is: outcome, texts (reason and detail), at (when it ended, nil for the lease's end), wait (how long the
 -- message waits from then on) and reason; and for failures, whose wait may be false, judge (failing). The
 -- messages of a claim mostly differ in when they expire alone, so what is alike is made once and kept in the way.
@@ -462,7 +456,7 @@ local function ending_of(rest, way)
   end
   client = rest:sub(struct.unpack('>H', rest, S.origin_size) - 32768 + S.behind)
   local kind, ended = client:byte(1), struct.pack('>I6I6B', at, wait, way.outcome) .. way.texts
-  local size = 64 + (kind == 1 and 36 or kind == 2 and 32 or #client - 3) + size_of(way.texts)
+  local size = 64 + (kind == 1 and 36 or kind == 2 and 32 or #client - 3) + #way.texts - 3
   local until_when = at + wait > now and at + wait or nil
   local flags = way.outcome + REMEMBERED + (until_when and PARKED or 0)
   local ending = {size = size, until_when = until_when, reason = reason,
