@@ -37,7 +37,7 @@ def test_the_server_is_all_of_its_processes(server: ServerProcess) -> None:
 def test_no_server_is_a_line_and_exit_code_4() -> None:
     done = bench("--url", f"http://127.0.0.1:{free_port()}")
     assert done.returncode == 4
-    assert done.stderr.startswith("bench: no answer")
+    assert done.stderr.startswith("zaqar-lite bench: no answer")
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -52,7 +52,7 @@ def test_a_server_that_is_killed_meanwhile_is_a_line_and_exit_code_4() -> None:
             os.kill(own.pid, signal.SIGKILL)
             _, said = running.communicate(timeout=20)
         assert running.returncode == 4
-        assert said.startswith("bench: no answer")
+        assert said.startswith("zaqar-lite bench: no answer")
         assert len(said.splitlines()) == 1
 
 

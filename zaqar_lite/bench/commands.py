@@ -53,17 +53,19 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
         default=client_value("URL") or "http://127.0.0.1:8888",
         help="the server, without TLS (ZAQAR_LITE_URL, else http://127.0.0.1:8888)",
     )
+    scenarios = "post1,post20,post100,list20,claim20,cycle"
     parser.add_argument(
-        "--scenario", default="post1,post20,post100,list20,claim20,cycle", metavar="A,B,..."
+        "--scenario", default=scenarios, metavar="A,B,...", help=f"which, in turn ({scenarios})"
     )
     parser.add_argument(
         "--post-url", help="pickup: post to another process of the server, which listens there"
     )
     parser.add_argument("--keys", action="store_true", help="post with idempotency keys")
-    parser.add_argument("--seconds", type=above_zero, default=5.0, help="length of each scenario")
-    parser.add_argument("--connections", type=at_least(1), default=16)
+    parser.add_argument("--seconds", type=above_zero, default=5.0, help="length of each (5)")
+    text = "requests, or claims that wait, at a time (16)"
+    parser.add_argument("--connections", type=at_least(1), default=16, help=text)
     parser.add_argument("--rate", type=above_zero, help="requests a second, whatever the answers")
-    parser.add_argument("--project", default="bench")
+    parser.add_argument("--project", default="bench", help="where its queues are made (bench)")
     parser.add_argument("--token", help="value of X-Auth-Token")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
     parser.set_defaults(run=run)
@@ -78,12 +80,10 @@ def run(arguments: argparse.Namespace) -> int:
     names = arguments.scenario.split(",")
     unknown = [name for name in names if name not in SCENARIOS]
     if unknown:
-        sys.stderr.write(f"bench: no scenario {unknown[0]!r}; there are {', '.join(SCENARIOS)}\n")
-        return USAGE
+        return _wrong(f"no scenario {unknown[0]!r}; there are {', '.join(SCENARIOS)}")
     for url in filter(None, (arguments.url, arguments.post_url)):
         if not _is_address(url):
-            sys.stderr.write(f"bench: {url!r} is not an address such as http://127.0.0.1:8888\n")
-            return USAGE
+            return _wrong(f"{url!r} is not an address such as http://127.0.0.1:8888")
     where = machine.describe()
     sys.stdout.write(" ".join(f"{name}={value!r}" for name, value in where.items()) + "\n")
     results = []
@@ -91,8 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             result = asyncio.run(measure(SCENARIOS[name], arguments))
         except OSError as error:
-            sys.stderr.write(f"bench: no answer from {arguments.url}: {error}\n")
-            return UNAVAILABLE
+            return _wrong(f"no answer from {arguments.url}: {error}", UNAVAILABLE)
         results.append(result)
         sys.stdout.write(_line(result) + "\n")
         sys.stdout.flush()
@@ -100,6 +99,11 @@ def run(arguments: argparse.Namespace) -> int:
         document = {"machine": where, "results": [asdict(result) for result in results]}
         arguments.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return FAILED if any(result.refused for result in results) else OK
+
+
+def _wrong(text: str, code: int = USAGE) -> int:
+    sys.stderr.write(f"zaqar-lite bench: {text}\n")
+    return code
 
 
 def _is_address(url: str) -> bool:

@@ -109,7 +109,7 @@ def _add_share(verbs: Verbs) -> None:
     text = "print a pre-signed permission for a queue; others use it with --signed FILE"
     parser = verbs.leaf("share", share, text, "queue")
     paths = ("messages", "claims", "subscriptions", "events")
-    text = f"what may be reached ({', '.join(paths)}; messages); may be repeated"
+    text = f"what may be reached: {', '.join(paths)} (messages); may be repeated"
     repeated(parser, "--path", "PATH", text, choices=paths)
     repeated(parser, "--method", "GET", "what may be done (GET); may be repeated")
     text = "how long it lasts, such as 30m or 7d (1d)"

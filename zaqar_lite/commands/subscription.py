@@ -24,7 +24,7 @@ def add_commands(subparsers: Leaves) -> None:
         "create", lambda client, given: subscribe(client, given.queue, given), text, "queue"
     )
     create.add_argument("subscriber", metavar="URL")
-    duration(create, "--ttl", "how long the subscription lives")
+    duration(create, "--ttl", "how long the subscription lives, such as 7d (1h)")
     create.add_argument("--options", type=json_object, metavar="JSON", help="its options")
     verbs.list(
         "list",

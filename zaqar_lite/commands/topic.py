@@ -45,7 +45,7 @@ def add_commands(subparsers: Leaves) -> None:
         "topic",
     )
     made.add_argument("subscriber", metavar="queue:NAME|URL")
-    duration(made, "--ttl", "how long the subscription lives")
+    duration(made, "--ttl", "how long the subscription lives, such as 7d (1h)")
     words = ("topic", "id")
     text = "end a subscription"
     verbs.delete(text, "get_subscription", "unsubscribe", *words, name="unsubscribe")
