@@ -10,9 +10,10 @@ import threading
 import time
 import uuid
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
+
+from tests.local_http import LocalHandler, LocalServer
 
 
 class Call(NamedTuple):
@@ -74,24 +75,12 @@ class State:
     """The address of the service in its catalogue."""
 
 
-class Keystone(ThreadingHTTPServer):
+class Keystone(LocalServer):
     """The server; leaving its block ends it."""
 
-    daemon_threads = True
-    request_queue_size = 256
-
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        super().__init__(_Handler)
         self.state = State()
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()
-        self.server_close()
 
     def now(self) -> float:
         return time.time() + self.state.offset
@@ -175,12 +164,10 @@ class Keystone(ThreadingHTTPServer):
         return token
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(LocalHandler):
     server: Keystone
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
 
-    def do_GET(self) -> None:
+    def get(self) -> None:
         if self.path.rstrip("/") == "/v3":
             links = [{"rel": "self", "href": f"{self.server.url}/v3"}]
             version = {"id": "v3.14", "status": "stable", "links": links}
@@ -200,7 +187,7 @@ class _Handler(BaseHTTPRequestHandler):
         )
         self._answer(status, document or {"error": {"code": status}})
 
-    def do_POST(self) -> None:
+    def post(self) -> None:
         document = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self._is_away(Call(None, None, time.monotonic())):
             return
@@ -229,7 +216,7 @@ class _Handler(BaseHTTPRequestHandler):
         document = self.server.document(self.server.state.tokens[token], catalog=True)
         self._answer(201, document, {"X-Subject-Token": token})
 
-    def do_DELETE(self) -> None:
+    def delete(self) -> None:
         """End a trust, for its trustor or an administrator, as Keystone does."""
         asker = self.headers.get("X-Auth-Token", "")
         if self._is_away(Call(asker, None, time.monotonic())):
@@ -286,12 +273,4 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, status: int, document: object, headers: dict[str, str] | None = None) -> None:
         body = b"" if document is None else json.dumps(document).encode()
-        self.send_response(status)
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
+        self.answer(status, body, headers or {})

@@ -5,9 +5,9 @@ import itertools
 import threading
 from collections.abc import Callable
 from enum import Enum, auto
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Self
 from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from tests.local_http import LocalHandler, LocalServer
 
 
 class Fault(Enum):
@@ -30,15 +30,11 @@ def nth(method: str, rule: Callable[[int], bool], fault: Fault) -> Choice:
     return lambda asked, _: fault if asked == method and rule(next(numbers)) else Fault.NONE
 
 
-class Proxy(ThreadingHTTPServer):
+class Proxy(LocalServer):
     """`choose` is asked for every request; `seen` are the requests, `faults` what it said."""
 
-    daemon_threads = True
-    request_queue_size = 128
-
     def __init__(self, upstream: str, choose: Choice = lambda *_: Fault.NONE) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        super().__init__(_Handler)
         self.upstream = urlsplit(upstream).netloc
         self.choose = choose
         self.seen: list[str] = []
@@ -52,18 +48,10 @@ class Proxy(ThreadingHTTPServer):
         """The path and query that the server gets."""
         return path
 
-    def handle_error(self, request: object, client_address: object) -> None:
-        pass  # a client that went away is part of the test
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.has_ended = True
         self.release.set()
-        self.shutdown()
-        self.server_close()
+        super().__exit__()
 
 
 class OldServer(Proxy):
@@ -88,21 +76,18 @@ class OldServer(Proxy):
         return 404 if unknown else Fault.NONE
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(LocalHandler):
     server: Proxy
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
 
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        proxy = self.server
+    def respond(self) -> None:
+        body, proxy = self.read(), self.server
         self.close_connection = True  # each answer ends it, so that a lost one is no old connection
         with proxy.lock:
             fault = proxy.choose(self.command, self.path)
             proxy.seen.append(f"{self.command} {self.path}")
             proxy.faults.append(fault)
         if isinstance(fault, int):
-            self._answer(fault, {"Retry-After": "0"}, b"{}")
+            self.answer(fault, b"{}", {"Retry-After": "0", "Connection": "close"})
             return
         if fault is Fault.HOLD:
             proxy.held.set()
@@ -117,21 +102,6 @@ class _Handler(BaseHTTPRequestHandler):
         content = answer.read()
         behind.close()
         if fault is not Fault.LOSE:
-            self._answer(answer.status, dict(answer.getheaders()), content)
-
-    do_GET = do_PUT = do_PATCH = do_DELETE = do_POST  # noqa: N815 - the base class finds them by name
-
-    def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
-        self.send_response(status)
-        own = {"content-length", "date", "server", "connection"}
-        for name, value in headers.items():
-            if name.lower() not in own:
-                self.send_header(name, value)
-        self.send_header("Connection", "close")
-        if status != 204:
-            self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
+            own |= {"date", "server"}
+            told = {name: value for name, value in answer.getheaders() if name.lower() not in own}
+            self.answer(answer.status, content, {**told, "Connection": "close"})

@@ -3,10 +3,8 @@
 import json
 import logging
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
 import httpx
@@ -14,6 +12,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from tests.local_http import LocalHandler, LocalServer
 from tests.server import PING_HEADERS, ServerProcess
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.server import logs
@@ -83,43 +82,32 @@ def test_what_clients_cause_is_logged_once_a_minute_and_counted(
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
-class Collector:
-    """An OTLP/HTTP collector on a free port."""
+class Exported(LocalHandler):
+    server: "Collector"
+
+    def post(self) -> None:
+        body = self.read()
+        if self.headers.get("Content-Encoding", "identity") != "identity":
+            raise AssertionError
+        for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+            for scope in resource.scope_spans:
+                self.server.spans.extend(scope.spans)
+        self.answer(200)
+
+
+class Collector(LocalServer):
+    """An OTLP/HTTP collector."""
 
     def __init__(self) -> None:
-        found: list[Span] = []
-        self.spans = found
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                if self.headers.get("Content-Encoding", "identity") != "identity":
-                    raise AssertionError
-                for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
-                    for scope in resource.scope_spans:
-                        found.extend(scope.spans)
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}/v1/traces"
-        self._thread = threading.Thread(target=self._server.serve_forever)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().__init__(Exported)
+        self.url += "/v1/traces"
+        self.spans: list[Span] = []
 
 
 @pytest.fixture
 def collector() -> Iterator[Collector]:
-    made = Collector()
-    yield made
-    made.close()
+    with Collector() as made:
+        yield made
 
 
 def test_requests_of_traced_callers_are_spans_and_lines_of_the_log(collector: Collector) -> None:

@@ -1,14 +1,12 @@
 """Streams of events: each message once, as it becomes visible, and on from where one was cut."""
 
 import asyncio
-import http.server
 import json
 import os
 import queue
 import shutil
 import socket
 import subprocess
-import threading
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping
@@ -23,6 +21,7 @@ from tests.api.conftest import CLIENT_ID, PROJECT, Api, MakeApi, signed_by
 from tests.api.sockets import SENDER, Raw, request
 from tests.conftest import StartServer
 from tests.idle_connections import opened
+from tests.local_http import LocalHandler, LocalServer
 from tests.server import ServerProcess
 from tests.waiting import until
 from zaqar_lite.client import Client
@@ -503,29 +502,24 @@ source.onmessage = event => fetch("/seen?" + JSON.parse(event.data).body);
 </script>"""
 
 
-class _Site(http.server.ThreadingHTTPServer):
+class _Site(LocalServer):
     """Another origin: a page that opens a stream, and what its script says to have seen."""
 
     def __init__(self, page: bytes) -> None:
-        super().__init__(("127.0.0.1", 0), _Visitor)
+        super().__init__(_Visitor)
         self.page = page
         self.seen: queue.Queue[str] = queue.Queue()
 
 
-class _Visitor(http.server.BaseHTTPRequestHandler):
+class _Visitor(LocalHandler):
     server: _Site
 
-    def do_GET(self) -> None:
+    def get(self) -> None:
         path, _, said = self.path.partition("?")
         if path == "/seen":
             self.server.seen.put(said)
-        self.send_response(200)
-        self.send_header("Content-Type", "text/html")
-        self.end_headers()
-        self.wfile.write(self.server.page if path == "/" else b"")
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        page = self.server.page if path == "/" else b""
+        self.answer(200, page, {"Content-Type": "text/html"})
 
 
 @pytest.mark.skipif("ZAQAR_TEST_ALL" not in os.environ, reason="needs a browser")
@@ -543,10 +537,8 @@ def test_a_page_of_another_origin_opens_a_signed_address(
         page = _PAGE % json.dumps(permit.address(server.url)).encode()
         flags = ("--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}")
         with _Site(page) as site:
-            threading.Thread(target=site.serve_forever, daemon=True).start()
-            address = f"http://127.0.0.1:{site.server_port}/"
             with subprocess.Popen(
-                [browser, *flags, address], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+                [browser, *flags, site.url], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
             ) as running:
                 try:
                     assert site.seen.get(timeout=60) == "one"

@@ -6,9 +6,8 @@ import json
 import time
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from typing import Any
 
 import httpx
@@ -17,6 +16,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from tests.api.conftest import Api, MakeApi
+from tests.local_http import LocalHandler, LocalServer
 from zaqar_lite.domain.errors import Unauthenticated, Unavailable
 from zaqar_lite.server.identity_servers import Jwks
 from zaqar_lite.service.identity.oidc import PublishedKeys
@@ -193,45 +193,34 @@ async def test_grants_decide_where_there_are_some_and_roles_elsewhere(guarded: A
 # The issuer's keys over HTTP.
 
 
-class IssuerServer:
+class Asked(LocalHandler):
+    server: "IssuerServer"
+
+    def get(self) -> None:
+        self.server.asked += 1
+        self.server.pause.wait(8)
+        document = self.server.document
+        text = document if isinstance(document, bytes) else json.dumps(document).encode()
+        self.answer(self.server.status, text, {"Location": "/elsewhere"})
+
+
+class IssuerServer(LocalServer):
     """An issuer that publishes its keys and counts who asks for them."""
 
     def __init__(self) -> None:
+        super().__init__(Asked)
+        self.url += "/jwks"
         self.document: Any = published(ec=EC_KEY)
         self.status = 200
         self.asked = 0
         self.pause = Event()
         self.pause.set()
-        ours = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                ours.asked += 1
-                ours.pause.wait(8)
-                self.send_response(ours.status)
-                self.send_header("Location", "/elsewhere")
-                self.end_headers()
-                document = ours.document
-                is_raw = isinstance(document, bytes)
-                self.wfile.write(document if is_raw else json.dumps(document).encode())
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}/jwks"
-        Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
 
 
 @pytest.fixture
 def issuer() -> Iterator[IssuerServer]:
-    made = IssuerServer()
-    yield made
-    made.close()
+    with IssuerServer() as made:
+        yield made
 
 
 class Time:

@@ -3,15 +3,14 @@
 import datetime as dt
 import email.utils
 import math
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from tests.client.conftest import BOTH
 from tests.client.faulty_server import DROP, GARBAGE, LOSE, PAGE, SLOW, Fault, FaultyServer
+from tests.local_http import LocalHandler, LocalServer
 from tests.services.process import free_port
 from zaqar_lite.client import (
     AsyncClient,
@@ -220,22 +219,16 @@ def test_full_jitter_spreads_over_the_whole_wait() -> None:
 def test_the_address_of_a_server_may_have_a_path(path: str) -> None:
     asked: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+    class Handler(LocalHandler):
+        def get(self) -> None:
             asked.append(self.path)
-            self.send_response(204)
-            self.end_headers()
+            self.answer(204)
 
-        def log_message(self, *_: object) -> None:
-            """Log nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        with Client(f"http://127.0.0.1:{server.server_port}{path}", timeout=math.inf) as client:
+    with LocalServer(Handler) as server:
+        with Client(f"{server.url}{path}", timeout=math.inf) as client:
             client.ping()
         client.ping()  # one that was closed opens its connections again
         client.close()
-        server.shutdown()
     assert asked == ["/messaging/v2/ping" if "messaging" in path else "/v2/ping"] * 2
 
 
