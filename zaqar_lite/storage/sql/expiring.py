@@ -16,13 +16,16 @@ from zaqar_lite.storage.sql.queues import NEVER, Queue
 _STEP = MAX_EXAMINED // 20
 """The most of each kind that one step of `tidy` ends."""
 
-_DELAYED = "SELECT position FROM entry INDEXED BY delayed WHERE state = 1 AND queue = ?"
-_PARKED = "SELECT position FROM entry INDEXED BY parked WHERE state = 3 AND queue = ?"
+_DELAYED = "SELECT position FROM entry INDEXED BY delayed WHERE state = 1 AND queue = ?1"
+_PARKED = "SELECT position FROM entry INDEXED BY parked WHERE state = 3 AND queue = ?1"
 _NEXT_EXPIRY = "SELECT min(expires) FROM entry INDEXED BY expiring WHERE queue = ?"
 _NEXT_DELAY = "SELECT min(due) FROM entry INDEXED BY delayed WHERE state = 1 AND queue = ?"
 _NEXT_PARKING = "SELECT min(until) FROM entry INDEXED BY parked WHERE state = 3 AND queue = ?"
 _NEXT_LAPSE = "SELECT min(ends) FROM claim INDEXED BY lapsing WHERE queue = ?"
 _NEXT_KEY = "SELECT min(ends) FROM idempotency INDEXED BY ending_key WHERE queue = ?"
+_FORGET = """DELETE FROM idempotency WHERE queue = ?1 AND (kind, key) IN
+    (SELECT kind, key FROM idempotency INDEXED BY ending_key
+    WHERE queue = ?1 AND ends <= ?2 ORDER BY ends LIMIT ?3)"""
 
 
 async def tidy(
@@ -75,10 +78,10 @@ def end_waits(db: Database, queue: Queue, now: int, limit: int, *, delays: bool 
     """Make up to `limit` messages ready whose parking, or delay, is over; answer how many."""
     parked = delayed = 0
     if queue.parked:
-        parked = len(_make_ready(db, queue, f"{_PARKED} AND until <= ? ORDER BY until", now, limit))
+        parked = _make_ready(db, queue, now, limit, f"{_PARKED} AND until <= ?2 ORDER BY until")
         queue.parked -= parked
     if queue.delayed and delays:
-        delayed = len(_make_ready(db, queue, f"{_DELAYED} AND due <= ? ORDER BY due", now, limit))
+        delayed = _make_ready(db, queue, now, limit, f"{_DELAYED} AND due <= ?2 ORDER BY due")
         queue.delayed -= delayed
     queue.ready_at = next_ready(db, queue)
     return parked + delayed
@@ -101,30 +104,24 @@ def release_delayed(db: Database, queue: Queue, limit: int) -> int:
 
     They are not delayed any more for anyone: a `d` that is ahead becomes now.
     """
-    now = db.clock.now_ms()
     db.touch(queue)
-    positions = _make_ready(db, queue, f"{_DELAYED} ORDER BY due", limit)
-    db.executemany(
-        "UPDATE entry SET due = ? WHERE queue = ? AND position = ? AND due > ?",
-        [(now, queue.content, position, now) for position in positions],
-    )
-    queue.delayed -= len(positions)
+    released = _make_ready(db, queue, db.clock.now_ms(), limit, f"{_DELAYED} ORDER BY due")
+    queue.delayed -= released
     queue.ready_at = next_ready(db, queue)
-    db.announce(queue.ref, len(positions))
-    return len(positions)
+    db.announce(queue.ref, released)
+    return released
 
 
-def _make_ready(db: Database, queue: Queue, entries_of: str, *values: int) -> list[int]:
-    """Make entries of a queue ready, the first ones by an index; answer their positions."""
-    found = db.execute(f"{entries_of} LIMIT ?", (queue.content, *values)).fetchall()
-    positions = [position for (position,) in found]
-    for some, text in entries.in_lists(positions):
-        db.execute(
-            f"UPDATE entry SET state = 0 WHERE queue = ? AND position IN ({text})",
-            (queue.content, *some),
-        )
-    queue.ready += len(positions)
-    return positions
+def _make_ready(db: Database, queue: Queue, now: int, limit: int, entries_of: str) -> int:
+    """Make entries of a queue ready, the first ones by an index; answer how many."""
+    db.execute(
+        "UPDATE entry SET state = 0, due = min(due, ?2) WHERE queue = ?1"
+        f" AND position IN ({entries_of} LIMIT ?3)",
+        (queue.content, now, limit),
+    )
+    changed = int(db.connection.changes())
+    queue.ready += changed
+    return changed
 
 
 def forget_keys(db: Database, queue: Queue, now: int, limit: int) -> int:
@@ -132,17 +129,10 @@ def forget_keys(db: Database, queue: Queue, now: int, limit: int) -> int:
     if not queue.keys:
         return 0
     db.touch(queue)
-    rows = db.execute(
-        "SELECT kind, key FROM idempotency INDEXED BY ending_key WHERE queue = ? AND ends <= ?"
-        " ORDER BY ends LIMIT ?",
-        (queue.number, now, limit),
-    ).fetchall()
-    db.executemany(
-        "DELETE FROM idempotency WHERE queue = ? AND kind = ? AND key = ?",
-        [(queue.number, kind, key) for kind, key in rows],
-    )
-    queue.keys -= len(rows)
-    return len(rows)
+    db.execute(_FORGET, (queue.number, now, limit))
+    forgotten = int(db.connection.changes())
+    queue.keys -= forgotten
+    return forgotten
 
 
 def next_key_end(db: Database, queue: Queue, now: int = -1) -> int:

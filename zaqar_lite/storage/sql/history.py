@@ -10,6 +10,8 @@ from zaqar_lite.storage.sql.entries import Entry
 from zaqar_lite.storage.sql.queues import NEVER, Queue
 
 DONE, FAILED = HistoryState.DONE.value, HistoryState.FAILED.value
+_TRIM = """DELETE FROM history WHERE queue = ?1 AND state = ?2 AND ended <= ?3 AND number IN
+    (SELECT number FROM history WHERE queue = ?1 AND state = ?2 ORDER BY number LIMIT ?4)"""
 _FIRST = "SELECT ended FROM history WHERE queue = ? AND state = ? ORDER BY number LIMIT 1"
 
 
@@ -83,15 +85,9 @@ def trim(db: Database, queue: Queue, now: int, limit: int) -> int:
     db.touch(queue)
     removed = 0
     for state in (DONE, FAILED):
-        retention = queue.retention_ms(state)
-        rows = db.execute(
-            "SELECT number, ended FROM history WHERE queue = ? AND state = ?"
-            " ORDER BY number LIMIT ?",
-            (queue.number, state, limit),
-        ).fetchall()
-        over = [(queue.number, state, number) for number, ended in rows if ended + retention <= now]
-        db.executemany("DELETE FROM history WHERE queue = ? AND state = ? AND number = ?", over)
-        removed += len(over)
+        cutoff = now - queue.retention_ms(state)
+        db.execute(_TRIM, (queue.number, state, cutoff, limit))
+        removed += int(db.connection.changes())
     queue.ended -= removed
     return removed
 

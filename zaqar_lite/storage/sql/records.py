@@ -386,12 +386,10 @@ def _has_expired(db: Database) -> bool:
 
 
 def _expire(db: Database, limit: int) -> int:
-    rows = db.execute(
-        "SELECT kind, project, name FROM record INDEXED BY ending_record"
-        " WHERE ends IS NOT NULL AND ends <= ? ORDER BY ends LIMIT ?",
+    db.execute(
+        "DELETE FROM record WHERE (kind, project, name) IN (SELECT kind, project, name FROM record"
+        " INDEXED BY ending_record WHERE ends IS NOT NULL AND ends <= ? ORDER BY ends LIMIT ?)",
         (db.clock.now_ms(), limit),
-    ).fetchall()
-    db.executemany("DELETE FROM record WHERE kind = ? AND project = ? AND name = ?", rows)
-    if rows:
-        db.records_epoch = db.epoch
-    return len(rows)
+    )
+    db.records_epoch = db.epoch
+    return int(db.connection.changes())

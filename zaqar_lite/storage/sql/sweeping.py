@@ -108,22 +108,20 @@ def _delete_garbage(db: Database) -> int:
         db.execute("DELETE FROM entry WHERE queue = ? AND position <= ?", (number, last))
         entries.delete_bodies(db, found)
         return len(found)
-    for table, index, columns in _LEFT:
-        rows = db.execute(
-            f"SELECT {columns} FROM {table} {index} WHERE queue = ? LIMIT ?",
-            (number, _GARBAGE),
-        ).fetchall()
-        if rows:
-            where = " AND ".join(f"{column.strip()} = ?" for column in columns.split(","))
-            db.executemany(f"DELETE FROM {table} WHERE {where}", rows)
-            return len(rows)
+    for statement in _DELETE_REST:
+        db.execute(statement, (number, _GARBAGE))
+        if deleted := int(db.connection.changes()):
+            return deleted
     db.execute("DELETE FROM garbage WHERE number = ?", (number,))
     return 1
 
 
-_LEFT = (
-    ("claim", "INDEXED BY lapsing", "id"),
-    ("idempotency", "", "queue, kind, key"),
-    ("history", "", "queue, state, number"),
+_DELETE_REST = (
+    "DELETE FROM claim WHERE id IN"
+    " (SELECT id FROM claim INDEXED BY lapsing WHERE queue = ?1 LIMIT ?2)",
+    "DELETE FROM idempotency WHERE queue = ?1 AND (kind, key) IN"
+    " (SELECT kind, key FROM idempotency WHERE queue = ?1 LIMIT ?2)",
+    "DELETE FROM history WHERE queue = ?1 AND (state, number) IN"
+    " (SELECT state, number FROM history WHERE queue = ?1 LIMIT ?2)",
 )
-"""What a queue has beside its entries: the table, the index by queue, and the table's key."""
+"""Statements that delete some of what a queue has beside its entries."""
