@@ -51,6 +51,7 @@ _GONE = frozenset(
 )
 """Settings of earlier releases, whose defaults hold now; this release passes over them."""
 _MOVED = {
+    "coordination_url": "store_options.coordination_url",
     **dict.fromkeys(
         ("keystone_username", "keystone_password", "keystone_project", "keystone_ca_file"),
         "keystone_cloud",
@@ -84,9 +85,8 @@ def load(
         found = _checked(_read_file(path), f"in {path}")
     where = f"in the environment, with the prefix {environment_names.PREFIX}"
     found = _over(found, _checked(environment_names.nested(given.items()), where))
-    values = _with_coordination_url({**found, **(overrides or {})})
     try:
-        settings = Settings.model_validate(values)
+        settings = Settings.model_validate({**found, **(overrides or {})})
     except ValidationError as exc:
         first = exc.errors(include_url=False, include_input=False)[0]
         name = ".".join(str(part) for part in first["loc"])
@@ -102,15 +102,6 @@ def _over(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> Mapping[str, 
         if isinstance(earlier[name], dict) and isinstance(later[name], dict):
             found[name] = {**earlier[name], **later[name]}
     return found
-
-
-def _with_coordination_url(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Take what was a setting of its own for an option of the store, in this release."""
-    if "coordination_url" not in values:
-        return values
-    logger.warning("coordination_url is one of store_options now; the old name still works")
-    rest = dict(values)
-    return _over({"store_options": {"coordination_url": rest.pop("coordination_url")}}, rest)
 
 
 def signing_keys(settings: Settings) -> Mapping[str, bytes]:
@@ -174,7 +165,7 @@ def _checked(values: Mapping[str, Any], where: str) -> Mapping[str, Any]:
             raise ConfigurationError(
                 f"The setting {name} {where} is one no more: {_MOVED[name]} says it now."
             )
-        elif name not in Settings.model_fields and name != "coordination_url":
+        elif name not in Settings.model_fields:
             near = difflib.get_close_matches(name, Settings.model_fields, n=1)
             hint = f"did you mean {near[0]!r}?" if near else "the page `Settings` lists them all."
             raise ConfigurationError(f"Unknown setting {name!r} {where}; {hint}")
