@@ -97,8 +97,7 @@ def test_settings_do_not_show_them() -> None:
         overrides={
             "store": uri,
             "management_store": uri,
-            "coordination_url": uri,
-            "store_options": {"key": SECRET},
+            "store_options": {"key": SECRET, "coordination_url": uri},
         },
     )
     assert SECRET not in repr(settings)
