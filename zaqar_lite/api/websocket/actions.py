@@ -53,7 +53,7 @@ class SocketAction:
     show      makes the body of the answer
     statuses  answers of the route that are errors over HTTP only, and the action's status for them
     missing   the error text of a 404
-    empty     the document if no field of it is given
+    bare      whether no document is sent if no field of it is given, in place of an empty one
     method    answers frames instead of the route's action, from whose object it is
     listens   whether it subscribes the connection itself if the frame names no subscriber
     """
@@ -64,7 +64,7 @@ class SocketAction:
     show: Show = frames.document
     statuses: Mapping[int, int] | None = None
     missing: str = ""
-    empty: bytes = b""
+    bare: bool = False
     method: str = ""
     listens: bool = False
 
@@ -77,22 +77,16 @@ _LEASE = "ttl:whole grace:whole"
 _NO_CLAIM = "Claim {claim_id} does not exist."
 _ADMIN = (
     SocketAction("pool_list", "list_pools", _DETAILED_PAGE, frames.without_links),
-    SocketAction(
-        "pool_create", "create_pool", _POOL, frames.text("Pool {pool_name} created."), empty=b"{}"
-    ),
+    SocketAction("pool_create", "create_pool", _POOL, frames.text("Pool {pool_name} created.")),
     SocketAction("pool_get", "show_pool", "detailed:flag"),
-    SocketAction("pool_update", "update_pool", _POOL, empty=b"{}"),
+    SocketAction("pool_update", "update_pool", _POOL),
     SocketAction("pool_delete", "delete_pool", show=frames.text("Pool {pool_name} removed.")),
     SocketAction("flavor_list", "list_flavors", _DETAILED_PAGE, frames.without_links),
     SocketAction(
-        "flavor_create",
-        "create_flavor",
-        _FLAVOR,
-        frames.text("Flavor {flavor_name} created."),
-        empty=b"{}",
+        "flavor_create", "create_flavor", _FLAVOR, frames.text("Flavor {flavor_name} created.")
     ),
     SocketAction("flavor_get", "show_flavor", "detailed:flag"),
-    SocketAction("flavor_update", "update_flavor", _FLAVOR, empty=b"{}"),
+    SocketAction("flavor_update", "update_flavor", _FLAVOR),
     SocketAction(
         "flavor_delete", "delete_flavor", show=frames.text("Flavor {flavor_name} removed.")
     ),
@@ -116,7 +110,7 @@ ACTIONS = (
         statuses={404: 404},
         method="stats_stored",
     ),
-    SocketAction("queue_purge", "purge_queue", "resource_types:texts"),
+    SocketAction("queue_purge", "purge_queue", "resource_types:texts", bare=True),
     SocketAction(
         "message_list",
         "list_messages",
@@ -149,7 +143,6 @@ ACTIONS = (
         _LEASE,
         frames.text("Claim {claim_id} updated."),
         missing=_NO_CLAIM,
-        empty=b"{}",
     ),
     SocketAction("claim_delete", "release_claim", show=frames.text("Claim {claim_id} deleted.")),
     SocketAction(
@@ -157,7 +150,6 @@ ACTIONS = (
         "create_subscription",
         "subscriber ttl:whole options:object",
         frames.subscribed,
-        empty=b"{}",
         method="create_new",
         listens=True,
     ),
@@ -218,7 +210,7 @@ class ServedAction:
         request.given = {}
         request.checks, request.action = self._checks, self._action
         request.path_values = tuple(given[name] for name in self.path)
-        request.document = self.declared.empty
+        request.document = b"{}" if self.route.body and not self.declared.bare else b""
         parts = []
         for field in self.fields[len(self.path) :]:
             value = given.get(field.name)
