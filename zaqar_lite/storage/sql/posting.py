@@ -61,16 +61,15 @@ class Post(Struct, frozen=True):
 
 
 class Plan(Struct, frozen=True):
-    """What a post will store, and what it answers.
+    """What a post with keys will store, and what it answers.
 
-    `repeats` tells, by index, which id stands for a message that is stored already; `firsts`
-    which earlier message of the post has the same key. `earlier` are the keys of the new messages:
-    the index of each, and its digest.
+    `stands` tells what stands for each of its messages: the id of one that is stored already, or
+    the index of a new one, which is an earlier one where a key comes again. `earlier` are the keys
+    of the new messages: the index of each, and its digest.
     """
 
-    new: list[NewMessage]
-    repeats: dict[int, str]
-    firsts: dict[int, int]
+    new: list[NewMessage] = []
+    stands: list[str | int] = []
     earlier: dict[str, tuple[int, bytes]] = {}
 
 
@@ -78,7 +77,7 @@ class Head(Struct, frozen=True):
     """What is stored of a large post beside its messages."""
 
     post: Post
-    plan: Plan
+    stands: list[str | int]
 
 
 class LargePost:
@@ -213,13 +212,13 @@ def _post_at_once(db: Database, wanted: Post) -> Sequence[Posted] | None:
     if wanted.keys and (known := _known(db, found, wanted, now)) is not None:
         return known
     db.check_growth()
-    plan = Plan([] if wanted.keys else list(wanted.messages), {}, {})
+    plan = Plan() if wanted.keys else Plan(list(wanted.messages))
     if wanted.keys:
         _plan(db, wanted.ref, plan, wanted.messages, 0, now)
     _check_limits(db, found, wanted, plan, now)
     queue = db.make_queue(wanted.ref)
     ids = _store(db, queue, plan.new, wanted, now_us)
-    return _answer(db, queue, wanted, plan, ids, now)
+    return _answer(db, queue, wanted, plan.stands, ids, now)
 
 
 async def _post_in_parts(db: Database, wanted: Post) -> Sequence[Posted]:
@@ -252,8 +251,8 @@ async def _post_in_parts(db: Database, wanted: Post) -> Sequence[Posted]:
 async def _plan_in_steps(db: Database, wanted: Post, now: int) -> Plan:
     """Plan a large post; meanwhile no other adds keys to the queue (`Database.busy`)."""
     if not wanted.keys:
-        return Plan(list(wanted.messages), {}, {})
-    plan = Plan([], {}, {})
+        return Plan(list(wanted.messages))
+    plan = Plan()
     for first in range(0, len(wanted.messages), _LOOKED_UP):
         await next_turn()
         await db.look(_plan, wanted.ref, plan, wanted.messages[first:][:_LOOKED_UP], first, now)
@@ -282,7 +281,7 @@ def _accept(
     found = db.queue_at(wanted.ref, wanted.version)
     db.check_growth()
     _check_limits(db, found, wanted, plan, db.clock.now_ms())
-    head = Head(replace(wanted, messages=()), replace(plan, new=[], earlier={}))
+    head = Head(replace(wanted, messages=()), plan.stands)
     large = LargePost(db, head, parts)
     if db.place.syncs and not db.is_post_whole:
         large.number = db.take_number()
@@ -375,8 +374,8 @@ def _end(db: Database, large: LargePost) -> Sequence[Posted]:
     large.check(db)
     if large.number:
         db.execute("DELETE FROM post WHERE number = ?", (large.number,))
-    post, plan = large.head.post, large.head.plan
-    return _answer(db, db.make_queue(post.ref), post, plan, large.ids, db.clock.now_ms())
+    post, stands = large.head.post, large.head.stands
+    return _answer(db, db.make_queue(post.ref), post, stands, large.ids, db.clock.now_ms())
 
 
 def _added(wanted: Post, messages: Sequence[NewMessage]) -> Iterable[tuple[QueueRef, int]]:
@@ -451,18 +450,20 @@ def _plan(  # noqa: PLR0917 - which messages of a post, the first one's index, a
     for index, message in enumerate(messages, first):
         key = message.idempotency_key
         if key is None:
+            plan.stands.append(len(plan.new))
             plan.new.append(message)
         elif key.text in known:
             if not known[key.text].matches(key):
                 raise KeyReused(index)
-            plan.repeats[index] = known[key.text].ids[0]
+            plan.stands.append(known[key.text].ids[0])
         elif key.text in plan.earlier:
             earlier, digest = plan.earlier[key.text]
             if digest != key.digest:
                 raise KeyReused(index)
-            plan.firsts[index] = earlier
+            plan.stands.append(earlier)
         else:
-            plan.earlier[key.text] = index, key.digest
+            plan.earlier[key.text] = len(plan.new), key.digest
+            plan.stands.append(len(plan.new))
             plan.new.append(message)
 
 
@@ -485,21 +486,24 @@ def _texts_of(ids: bytes) -> list[str]:
     return ids.hex(" ", 16).split(" ") if ids else []
 
 
-def _answer(  # noqa: PLR0917 - a post, what is planned for it, and what was stored
-    db: Database, queue: Queue, wanted: Post, plan: Plan, ids: Sequence[str], now: int
+def _answer(  # noqa: PLR0917 - a post, what stands for its messages, and what was stored
+    db: Database,
+    queue: Queue,
+    wanted: Post,
+    stands: Iterable[str | int],
+    ids: Sequence[str],
+    now: int,
 ) -> Sequence[Posted]:
     """Answer for all messages of a post, and remember its key."""
     if not wanted.keys:
         return list(map(Posted, ids))
-    fresh = iter(ids)
-    posted = []
-    for index in range(len(ids) + len(plan.repeats) + len(plan.firsts)):
-        if index in plan.repeats:
-            posted.append(Posted(plan.repeats[index], duplicate=True))
-        elif index in plan.firsts:
-            posted.append(Posted(posted[plan.firsts[index]].id, duplicate=True))
+    posted, told = [], 0
+    for one in stands:
+        if isinstance(one, str):
+            posted.append(Posted(one, duplicate=True))
         else:
-            posted.append(Posted(next(fresh)))
+            posted.append(Posted(ids[one], duplicate=one < told))
+            told = max(told, one + 1)
     if wanted.batch_key is not None:
         numbers = bytes.fromhex("".join(one.id for one in posted))
         _remember(db, queue, BATCH, [(wanted.batch_key, numbers)], now)
