@@ -477,7 +477,12 @@ local function ended_track(row)
   return lifetime_of(row.track) .. row.ending.rest
 end
 
--- How many bytes the history of a message has.
+-- The hand-outs of a message that have ended; '' where it has none.
+local function history_of(position, track)
+  return track and has_flag(track, REMEMBERED) and call('HGET', attempts, position) or ''
+end
+
+-- How many bytes that has.
 local function size_of_history(position, track)
   return track and has_flag(track, REMEMBERED) and call('HSTRLEN', attempts, position) or 0
 end
@@ -632,7 +637,7 @@ local function show_all(answer, found, details)
       answer[at + 2] = join_body(position, records[i])
     end
     if width == 4 then
-      answer[at + 4] = track ~= '' and has_flag(track, REMEMBERED) and call('HGET', attempts, position) or ''
+      answer[at + 4] = history_of(position, its[i])
     end
     at = at + width
   end

@@ -92,20 +92,6 @@ local function middle_of(row)
   return middle
 end
 
--- The histories of rows whose hand-out has not ended now.
-local function histories_by(rows)
-  local positions, found = {}, {}
-  for _, row in ipairs(rows) do
-    if not row.history and has_flag(row.track, REMEMBERED) then
-      positions[#positions + 1] = row.position
-    end
-  end
-  for i, history in ipairs(gather(attempts, positions)) do
-    found[positions[i]] = history
-  end
-  return found
-end
-
 -- What is in a queue no more, for `forget`; false stands for no track.
 local function nothing_gone()
   return {positions = {}, records = {}, tracks = {}}
@@ -127,7 +113,6 @@ local function set_aside(rows, gone)
   if #rows == 0 then
     return {}
   end
-  local histories = histories_by(rows)
   local seq, latest = take_positions(#rows), now
   local letters, bytes, start = {}, 0, letter_ttl and struct.pack('>I6I5', now + letter_ttl, letter_ttl)
   for i, row in ipairs(rows) do
@@ -142,7 +127,7 @@ local function set_aside(rows, gone)
       record = due_at(record, row.until_when)
     end
     record = join_body(row.position, record)
-    local history = row.history or histories[row.position] or ''
+    local history = row.history or history_of(row.position, track)
     letters[i] = struct.pack('>I8', seq + i - 1) .. middle.head .. lifetime .. middle.before .. id
       .. middle.behind .. struct.pack('>I4', #history) .. history .. record
     bytes = bytes + #letters[i]
@@ -183,9 +168,13 @@ local function let_go(rows, from, gone, changes)
   return answer
 end
 
--- End the leases of `positions`, which have lapsed: each is a failure. About STEP_BYTES are read and written. There may
--- be more than `budget` such.
-local function end_leases(positions, budget)
+-- End up to `budget` leases that have lapsed, each a failure. About STEP_BYTES are read and written. Answers how many,
+-- whether none is left, how many became dead letters, and whether the driver must register the queue first.
+local function end_lapsed(budget)
+  local positions = life[N.returns] and call('ZRANGE', lapsed, 0, budget - 1) or {}
+  if #positions == 0 then
+    return 0, true, 0, false
+  end
   local rows, gone, moved, bytes, is_unarmed = {}, nothing_gone(), 0, 0, false
   local count, lapsing = 0, failure(LAPSED, nil, false, LAPSED_TEXTS)
   for i, track in ipairs(tracks_of(positions)) do
@@ -215,16 +204,6 @@ local function end_leases(positions, budget)
     arm()
   end
   return count, count == #positions and count < budget, moved, is_unarmed
-end
-
--- End up to `budget` leases that have lapsed, each a failure. Answers how many, whether none is
--- left, how many became dead letters, and whether the driver must register the queue first.
-local function end_lapsed(budget)
-  local positions = life[N.returns] and call('ZRANGE', lapsed, 0, budget - 1) or {}
-  if #positions == 0 then
-    return 0, true, 0, false
-  end
-  return end_leases(positions, budget)
 end
 
 -- Move messages that nobody holds to another queue, by way of the outbox.
