@@ -4,6 +4,7 @@ import asyncio
 import ipaddress
 import socket
 import threading
+from contextlib import suppress
 from importlib.resources import files
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from tests.push.receiver import Receiver
+from tests.waiting import until
 from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.push import webhook
 from zaqar_lite.push.guard import Guard, Refused, denied_networks, is_denied, port_of
 from zaqar_lite.push.webhook import Webhooks
 from zaqar_lite.service.delivery.attempt import Answer, Notification
@@ -183,6 +186,30 @@ async def test_silent_names_hold_up_no_other_project(monkeypatch: pytest.MonkeyP
             released.set()
             await asyncio.gather(*silent)
             await webhooks.close()
+
+
+async def test_so_many_connections_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhook, "_MOST_KEPT", 3)
+    connections: set[asyncio.StreamWriter] = set()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.add(writer)
+        with suppress(OSError, asyncio.IncompleteReadError):
+            while await reader.readuntil(b"\r\n\r\n{}"):
+                writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+        connections.discard(writer)
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    webhooks = Webhooks(Guard(["127.0.0.0/8"]), resolver=Names(("127.0.0.1",)))
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        for number in range(10):
+            sent = await webhooks.send(notification(f"http://host-{number}.example:{port}/"))
+            assert sent.status == 204
+        await until(lambda: len(connections) <= 3, seconds=5)
+        await webhooks.close()
+        await until(lambda: not connections)
 
 
 async def test_an_answer_with_one_bad_address_is_refused_as_a_whole() -> None:

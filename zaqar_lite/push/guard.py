@@ -46,8 +46,8 @@ class Guard:
         self._networks: list[tuple[_Network, int | None]] = []
         self._names: set[str] = set()
         self._own_ports = frozenset(own_ports)
-        for text in allowed:
-            self._allow(text.strip())
+        for text in filter(None, map(str.strip, allowed)):
+            self._allow(text)
 
     def allows_name(self, host: str) -> bool:
         """Tell whether a host name is allowed whatever it resolves to."""
@@ -94,8 +94,6 @@ class Guard:
         return None
 
     def _allow(self, text: str) -> None:
-        if not text:
-            return
         network, port = _split_port(text)
         try:
             self._networks.append((ipaddress.ip_network(network), port))

@@ -11,7 +11,6 @@ from zaqar_lite.domain.errors import ConfigurationError, Invalid
 from zaqar_lite.domain.subscriptions import mail_address
 from zaqar_lite.service.delivery.attempt import Answer, Notification, Transport
 
-_TIMEOUT = 20.0
 _SUBJECT = "A message of a queue"
 _LONGEST_SUBJECT = 200
 _COPIED = ("webhook-id", "webhook-timestamp", "webhook-signature")
@@ -70,22 +69,20 @@ class Mail(Transport):
 
     async def send(self, notification: Notification) -> Answer:
         """Send a mail; 250 is shown as 200, a refusal for good as 400, for now as 503."""
-        smtp = self.smtp
         try:
-            mail = compose(notification, smtp.sender)
+            mail = compose(notification, self.smtp.sender)
         except Invalid as exc:  # of a subscription that an earlier release let in
             return Answer(error=str(exc), refused=True)
         try:
             await aiosmtplib.send(
                 mail,
                 recipients=[mail["To"]],
-                hostname=smtp.host,
-                port=smtp.port,
-                username=smtp.username,
-                password=smtp.password,
-                use_tls=smtp.scheme == "smtps",
-                start_tls=smtp.scheme == "smtp",
-                timeout=_TIMEOUT,
+                hostname=self.smtp.host,
+                port=self.smtp.port,
+                username=self.smtp.username,
+                password=self.smtp.password,
+                use_tls=self.smtp.scheme == "smtps",
+                start_tls=self.smtp.scheme == "smtp",
             )
         except aiosmtplib.SMTPRecipientsRefused as exc:
             return _refused(exc.recipients[0].code if exc.recipients else 550)

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
 from urllib.parse import urlsplit
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 import aiohttp
 from aiohappyeyeballs import AddrInfoType
@@ -38,7 +38,8 @@ longest step longer, and one of 2 KiB makes a useful answer dearer.
 _SHOWN = 1_024
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _DNS_CACHE = 10
-_KEEP_ALIVE = 15.0
+_KEEP_ALIVE, _MOST_KEPT = 15.0, 1_000
+"""Seconds for which a connection is kept, unless so many are open: clients need files, too."""
 _MOST_NAMES, _MOST_OF_PROJECT = 64, 8
 """Names that are asked for at a time, and those of one project among them."""
 _PROJECT = ContextVar("project", default="")
@@ -122,7 +123,8 @@ class Webhooks(Transport):
         self._guard = guard
         self._resolver = resolver or SystemResolver()
         self._timeout = aiohttp.ClientTimeout(total=total, sock_connect=connect)
-        self._sessions: dict[bool, aiohttp.ClientSession] = {}
+        self._sessions: dict[tuple[bool, bool], aiohttp.ClientSession] = {}
+        self._sockets = WeakSet[socket.socket]()
 
     async def send(self, notification: Notification) -> Answer:
         """POST a notification; whatever goes wrong is in the answer."""
@@ -156,15 +158,17 @@ class Webhooks(Transport):
         await self._resolver.close()
 
     def _session(self, subscriber: str) -> aiohttp.ClientSession:
-        """The session for a subscriber: hosts that are allowed by their name have their own."""
+        """The session for hosts that are allowed by their name, or not; it may keep connections."""
         by_name = self._guard.allows_name(urlsplit(subscriber).hostname or "")
-        session = self._sessions.get(by_name)
+        keeps = len(self._sockets) < _MOST_KEPT
+        session = self._sessions.get((by_name, keeps))
         if session is None:
-            session = self._sessions[by_name] = aiohttp.ClientSession(
+            session = self._sessions[by_name, keeps] = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(
                     limit=0,
                     ttl_dns_cache=_DNS_CACHE,
-                    keepalive_timeout=_KEEP_ALIVE,
+                    keepalive_timeout=_KEEP_ALIVE if keeps else None,
+                    force_close=not keeps,
                     resolver=GuardedResolver(self._guard, self._resolver, by_name=by_name),
                     socket_factory=partial(self._make_socket, by_name=by_name),
                 ),
@@ -180,6 +184,7 @@ class Webhooks(Transport):
         family, kind, protocol, _, address = info
         self._guard.check(str(address[0]), int(address[1]), by_name=by_name)
         made = socket.socket(family, kind, protocol)
+        self._sockets.add(made)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVED_AT_ONCE)
         return made
 
