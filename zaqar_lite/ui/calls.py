@@ -4,7 +4,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, unquote, urlencode
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -72,8 +72,8 @@ class Caller:
         scope = {
             "type": "http",
             "method": method,
-            "path": path,
-            "raw_path": quote(path).encode(),
+            "path": unquote(path),
+            "raw_path": path.encode(),
             "query_string": text.encode(),
             "headers": self._headers(body, _PATCH if isinstance(document, list) else _JSON),
             "client": self.address,
