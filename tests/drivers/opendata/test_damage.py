@@ -1,5 +1,6 @@
 """Damage costs the messages whose payload or metadata it took, or refuses the store."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,9 +10,11 @@ from tests.drivers.opendata.store import Store
 from tests.drivers.store import OTHER, QUEUE, texts
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.models import ClaimRequest, DelayMode, QueueRef
+from zaqar_lite.storage.opendata import database
 from zaqar_lite.storage.opendata.engine import Batch
 from zaqar_lite.storage.opendata.format import bookkeeping, keys, records
 from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX, RecordType
+from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
 
 pytestmark = pytest.mark.anyio
 FIRST = QueueRef("project", "a")
@@ -128,6 +131,24 @@ async def test_what_a_purge_of_an_earlier_version_left_goes(filled: Store) -> No
     for key in (*puts, filled.log_key(number)):
         assert await filled.db.engine.get(key) is None
     assert await filled.bodies() == numbers(0, 700)
+
+
+async def test_a_start_may_take_as_long_as_it_has_to_delete(
+    filled: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an earlier version's purge left of a million takes minutes; the disk answers."""
+    commit = SlateDbEngine.commit
+
+    async def commit_slowly(engine: SlateDbEngine, batch: Batch) -> None:
+        await asyncio.sleep(0.2)
+        await commit(engine, batch)
+
+    monkeypatch.setattr(database, "_PATIENCE", 0.5 / SlateDbEngine.patience)
+    monkeypatch.setattr(SlateDbEngine, "commit", commit_slowly)
+    purged = range(filled.next_id, filled.next_id + 2_000)
+    key = keys.message_key(RecordType.GARBAGE, 7)
+    await filled.put({key: bookkeeping.GARBAGE.encode(purged)})
+    assert await filled.db.engine.get(key) is None
 
 
 async def test_another_format_is_still_refused(filled: Store) -> None:

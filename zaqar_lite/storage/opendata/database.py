@@ -134,24 +134,28 @@ class Database(database.Database):
             ) from exc
         self.ids, self.log, self._block_end = own.ids, own.log, own.block_end
         self.damages = list(map(str, loading.unreadable.values()))
-        recorder = self._recorder = Recorder(connection, own.ids, own.log)
+        self._recorder = Recorder(connection, own.ids, own.log)
+        await self._repair(loading)
+        return connection
+
+    async def _repair(self, loading: Loading) -> None:
+        """Write what the records lack beside the tables, then delete what no version needs."""
+        if loading.is_behind:
+            for (kind, queue), rows in loading.again.items():
+                await loading.lacking.encode_pages(kind, queue, rows)
+            loading.lacking.puts |= self._own_records(loading.position)
+            await self._commit_at_start(await loading.lacking.finish())
+            self._block_end = self._next_end
+        for start in range(0, len(loading.deletes), _STEP):
+            await self._commit_at_start(Batch({}, loading.deletes[start : start + _STEP]))
+
+    async def _commit_at_start(self, batch: Batch) -> None:
         try:
             async with asyncio.timeout(_PATIENCE * self.patience):
-                await self._repair(recorder, loading)
+                await self.engine.commit(batch)
         except TimeoutError as exc:
             why = "The store can't be opened: its disk does not take what the start has to write."
             raise Unavailable(why) from exc
-        return connection
-
-    async def _repair(self, recorder: Recorder, loading: Loading) -> None:
-        """Write what the records lack beside the tables, then delete what no version needs."""
-        if loading.is_behind:
-            puts, deletes = await recorder.repair(loading.again, loading.stale)
-            puts = {**puts, **loading.puts, **self._own_records(loading.position)}
-            await self.engine.commit(Batch(puts, deletes))
-            self._block_end = self._next_end
-        for start in range(0, len(loading.deletes), _STEP):
-            await self.engine.commit(Batch({}, loading.deletes[start : start + _STEP]))
 
     def _own_records(self, position: int) -> dict[bytes, bytes]:
         """What a batch says of the store itself, whose last id is `position`."""

@@ -43,7 +43,7 @@ from zaqar_lite.storage.opendata.format.active import (
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.ids import Ids, number_in
 from zaqar_lite.storage.opendata.pages import PAGE_SIZE
-from zaqar_lite.storage.opendata.recorder import EMPTY, KINDS, STATES
+from zaqar_lite.storage.opendata.recorder import EMPTY, KINDS, STATES, Encoding
 from zaqar_lite.storage.sql.entries import (
     DELAYED,
     END_NUMBERS,
@@ -205,9 +205,9 @@ class Loading:
     """One reading of a store into empty tables: `read`, routing, `finish`.
 
     `position` is the last id that is taken. `unreadable` has what can't be read of payloads and of
-    the metadata log, by its key. With the next batch `puts` are written, `stale` records deleted,
-    and the pages of the rows in `again` written, by kind and number, although these rows have not
-    changed; after it `deletes` go, which earlier versions left.
+    the metadata log, by its key. `lacking` is what is to be written at once, with the pages of the
+    rows in `again`, by kind and number, although these rows have not changed; after it `deletes`
+    go, which earlier versions left.
     """
 
     def __init__(
@@ -219,8 +219,7 @@ class Loading:
         self.now = clock.now_ms()
         self.position = own.block_end - 1
         self.unreadable: dict[bytes, Unreadable] = {}
-        self.puts: dict[bytes, bytes] = {}
-        self.stale: list[bytes] = []
+        self.lacking = Encoding(connection, own.ids, own.log)
         self.again: dict[tuple[RecordType, int], set[int]] = defaultdict(set)
         self.deletes: list[bytes] = []
         self.slices = Slices()
@@ -236,7 +235,8 @@ class Loading:
     @property
     def is_behind(self) -> bool:
         """Whether a batch should write what these records lack."""
-        return bool(self.puts or self.stale or self.again) or self.position >= self.own.block_end
+        is_lacking = self.lacking.puts or self.lacking.deletes or self.again
+        return bool(is_lacking) or self.position >= self.own.block_end
 
     async def read(self) -> None:
         """Read all records. Raises Unreadable: one that nothing replaces can't be read."""
@@ -442,7 +442,7 @@ class Loading:
         self.connection.execute("INSERT OR IGNORE INTO page VALUES (?, ?, ?, ?)", values)
         self._bounds[queue.content].append((first, last))
         if not self.connection.changes():  # of another writer, which has messages twice
-            self.stale.append(key)
+            self.lacking.delete(key)
             self.again[RecordType.ACTIVE, queue.content].update(positions)
 
     def _known(self, numbers: Sequence[int]) -> dict[int, _Known]:
@@ -552,9 +552,9 @@ class Loading:
         if found.history not in {0, history}:  # an earlier version gave numbers of its own
             for attempt, one in ended:
                 value = records.encode_attempt(decode(one, type=Attempt))
-                self.puts[keys.attempt_key(history, attempt)] = value
+                self.lacking.put(keys.attempt_key(history, attempt), value)
                 self.deletes.append(keys.attempt_key(found.history, attempt))
-            self.puts[key] = records.encode_attempts(found._replace(history=history))
+            self.lacking.put(key, records.encode_attempts(found._replace(history=history)))
         if not (found.consumers or found.last_ended or found.failures or ended):
             return
         last_end = None if found.last_ended is None or state == LEASED else found.last_ended
@@ -603,7 +603,7 @@ class Loading:
         self.connection.executemany("INSERT INTO history VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
         kind, first = STATES[state], rows[0][2]
         if len(rows) > PAGE_SIZE or (kind, queue) in self.again:  # what is behind it stays there
-            self.stale.append(key)
+            self.lacking.delete(key)
             self.again[kind, queue].add(first)
         else:
             values = (kind.value, queue, first, page or 0)
@@ -623,7 +623,8 @@ class Loading:
         for own, digest, number in zip(each, each[len(numbers) :] or repeat(b""), numbers):  # noqa: B905 - one of them is endless
             if self._insert_key(queue, KINDS[0] + own, ends, (number,), digest):
                 alone = bookkeeping.IDEMPOTENCY.encode(ends, (number,), digest)
-                self.puts[keys.queue_key(RecordType.IDEMPOTENCY, raw) + KINDS[0] + own] = alone
+                key = keys.queue_key(RecordType.IDEMPOTENCY, raw) + KINDS[0] + own
+                self.lacking.put(key, alone)
 
     def _insert_key(
         self, queue: int, name: bytes, ends: int, numbers: Sequence[int], digest: bytes

@@ -71,8 +71,8 @@ class Recorder:
 
     def __init__(self, connection: apsw.Connection, ids: Ids, log: keys.Log) -> None:
         self.connection = connection
-        self.ids = ids
-        self.log = log
+        self._ids = ids
+        self._log = log
         self._session: apsw.Session | None = None
         self.follow()
 
@@ -89,17 +89,6 @@ class Recorder:
             self._session.close()
             self._session = None
 
-    async def repair(
-        self, again: Mapping[tuple[RecordType, int], Iterable[int]], stale: Iterable[bytes]
-    ) -> Batch:
-        """Delete records, and make the pages of rows that have not changed, by kind and queue."""
-        encoding = Encoding(self)
-        for key in stale:
-            encoding.delete(key)
-        for (kind, queue), rows in again.items():
-            await encoding.encode_pages(kind, queue, rows)
-        return await encoding.finish()
-
     async def encode(self) -> "Encoding":
         """Encode what has changed, as far as the tables are read for it.
 
@@ -107,7 +96,7 @@ class Recorder:
         """
         if self._session is None:
             raise Unavailable("The store is closed.")
-        encoding = Encoding(self)
+        encoding = Encoding(self.connection, self._ids, self._log)
         changeset = self._session.changeset()
         self.close()  # the rows of queues are still to be written, and need no record
         try:
@@ -120,12 +109,12 @@ class Recorder:
 
 
 class Encoding:
-    """The changes of one batch."""
+    """The changes of one batch, or what a start has to write."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._connection = recorder.connection
-        self._ids = recorder.ids
-        self._log = recorder.log
+    def __init__(self, connection: apsw.Connection, ids: Ids, log: keys.Log) -> None:
+        self._connection = connection
+        self._ids = ids
+        self._log = log
         self.puts: dict[bytes, bytes] = {}
         self.deletes: dict[bytes, None] = {}
         self._new: dict[str, list[Row]] = {table: [] for table in _TABLES}

@@ -155,7 +155,7 @@ async def route(loading: Loading) -> None:
         if not arrivals:
             deadline = max(0, min(logged.received + logged.ttl_ms, MAX_POSITION))
             connection.execute("INSERT INTO unrouted VALUES (?, ?)", (deadline, logged.number))
-            loading.puts[keys.unrouted_key(deadline, logged.number)] = b""
+            loading.lacking.put(keys.unrouted_key(deadline, logged.number), b"")
         routed += bool(arrivals)
     if rows:
         logger.info("routed %d of %d messages of the metadata log", routed, len(rows))
