@@ -21,7 +21,7 @@ from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import Capability, QueueRef, Record, StoreOptions
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.pooling import placement as module
-from zaqar_lite.service.pooling.placement import HOME, LEFT_MS, MOVED_MS, PLACE, Place, Placements
+from zaqar_lite.service.pooling.placement import LEFT_MS, MOVED_MS, PLACE, Place, Placements
 from zaqar_lite.service.pooling.pools import Pool, PoolRegistry, StoreKind
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.storage.management import ManagementStore
@@ -90,7 +90,7 @@ async def test_an_entry_is_kept_for_a_while_after_its_queue() -> None:
     assert (await placements.entry(queue)).place.pool == "pool"
     clock.advance(LEFT_MS)
     await placements.tidy()
-    assert (await placements.entry(queue)).place == HOME
+    assert (await placements.entry(queue)).place == Place()
 
 
 async def test_queues_that_are_too_many_leave_no_entries() -> None:
@@ -204,7 +204,7 @@ async def test_a_queue_that_is_older_than_pools_is_looked_up_once() -> None:
         management, PoolRegistry(management, lambda _: StoreKind("memory")), clock
     )
     await management.create_queue(queue, {}, max_queues=1)
-    assert [await placements.place(queue) for _ in range(3)] == [HOME] * 3
+    assert [await placements.place(queue) for _ in range(3)] == [Place()] * 3
     assert management.read == 1
 
 

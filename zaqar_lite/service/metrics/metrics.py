@@ -169,7 +169,7 @@ class Metrics:
         now = time.monotonic()
         if not done:
             self._rested = now
-        row.set(families.sweep_debt.first, now - self._rested)
+        row.cells[families.sweep_debt.first] = now - self._rested
 
     def delivered(self, outcome: str) -> None:
         """Count an attempt to deliver."""
@@ -186,7 +186,7 @@ class Metrics:
     def _show_gauges(self) -> None:
         for name, value in self.gauges.items():
             family = getattr(self.families, name)
-            self._row.set(family.first, value())
+            self._row.cells[family.first] = value()
 
     async def page(self) -> str:
         """Write everything: counters, and the counts of the queues that are worth looking at."""

@@ -86,10 +86,6 @@ class Row:
         """Count."""
         self.cells[cell] += count
 
-    def set(self, cell: int, value: float) -> None:
-        """Let a gauge show a value."""
-        self.cells[cell] = value
-
     def observe(self, cell: int, bounds: Sequence[float], value: float) -> None:
         """Note in a histogram that something took `value`."""
         self.cells[cell] += value

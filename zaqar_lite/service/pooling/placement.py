@@ -63,10 +63,6 @@ class Place(msgspec.Struct, frozen=True, omit_defaults=True):
         return not self.group or (holder and now < self.since + HELD_MS)
 
 
-HOME = Place()
-"""The server's own store."""
-
-
 class Entry(msgspec.Struct, frozen=True):
     """A place with the version of its record; 0 where there is none."""
 
@@ -105,7 +101,7 @@ class Placements:
         place, version = await self._kind.read(*queue)
         if place is not None:
             self._remember(queue, begun, place)
-        return Entry(place or HOME, version)
+        return Entry(place or Place(), version)
 
     def _remember(self, queue: QueueRef, begun: float, place: Place) -> None:
         """Go by a place that was read or written from `begun` on, unless its queue was deleted."""
@@ -176,7 +172,7 @@ class Placements:
     async def join(self, queue: QueueRef, place: Place) -> None:
         """Let a queue that nobody has made yet lie where another one does."""
         entry = await self.entry(queue)
-        if (place == HOME and not entry.version) or await self._is_placed(queue, entry):
+        if (place == Place() and not entry.version) or await self._is_placed(queue, entry):
             return
         await self._begin(queue, place, entry)
 
