@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -33,21 +34,18 @@ class Worker(Protocol):
         """End; idempotent."""
 
 
+@dataclass(eq=False, repr=False)
 class Startup:
     """Open the stores in the background, `prepare` what lies in them, then start the workers.
 
     A worker that this server does not need is None.
     """
 
-    def __init__(
-        self,
-        stores: Sequence[Store],
-        workers: Sequence[Worker | None],
-        prepare: Callable[[], Awaitable[object]] | None = None,
-    ) -> None:
-        self._stores = stores
-        self._prepare = prepare
-        self._workers = [worker for worker in workers if worker is not None]
+    stores: Sequence[Store]
+    workers: Sequence[Worker | None]
+    prepare: Callable[[], Awaitable[object]] | None = None
+
+    def __post_init__(self) -> None:
         self._is_ready = False
         self._waits_for = "it has neither opened nor failed yet"
 
@@ -82,20 +80,20 @@ class Startup:
             finally:
                 await cancelled(opening)
                 self._is_ready = False
-                for worker in self._workers:
+                for worker in filter(None, self.workers):
                     await worker.stop()
 
     async def _open(self, opened: AsyncExitStack) -> None:
         begun = time.monotonic()
         waiting = asyncio.create_task(self._log_waiting())
         try:
-            for store in self._stores:
+            for store in self.stores:
                 await self._retried(partial(opened.enter_async_context, store))
-            if self._prepare is not None:
-                await self._retried(self._prepare)
+            if self.prepare is not None:
+                await self._retried(self.prepare)
         finally:
             waiting.cancel()
-        for worker in self._workers:
+        for worker in filter(None, self.workers):
             worker.start()
         self._is_ready = True
         waited = time.monotonic() - begun
