@@ -399,6 +399,7 @@ async def test_one_signs_in_by_a_key_and_sees_what_it_opens(make_api: MakeApi) -
         answer = await api.http.get("/ui/p/-/")
         assert (answer.status_code, answer.headers["location"]) == (303, "/ui/sign-in")
         assert "does not know" in (await browser.send("/ui/sign-in", 403, key="zq_no_no")).text
+        assert "too long" in (await browser.send("/ui/sign-in", 400, key="a" * 4_000)).text
         key = await api.make_key("read:*", "manage:o*", project="shop")
         answer = await browser.send("/ui/sign-in", key=key)
         kept = answer.headers["set-cookie"].lower()

@@ -149,6 +149,8 @@ class _Page:
             return self._render(request, found, "sign-in.html", {"wrong": ""})
         try:
             key = (await session.form(request, found)).get("key", "").strip() or "-"
+            if len(key) > session.LONGEST_KEY:
+                raise Refused("This key is too long", "A browser keeps no cookie as long as that.")
             await self._caller(request, OWN, key).get("/v2/")
         except Refused as refused:
             status, wrong = refused.status, f"{refused.title}. {refused.description}"

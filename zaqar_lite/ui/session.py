@@ -20,6 +20,8 @@ from zaqar_lite.ui.calls import Refused
 TOKEN, KEY = "zaqar-lite-token", "zaqar-lite-key"
 LARGEST_FORM = 1_048_576
 """Bytes."""
+LONGEST_KEY = 3_800
+"""Characters: browsers pass over a cookie of more than 4,096 bytes, without a word."""
 PATH = "/ui"
 _MOST_FIELDS = 100
 _TOKEN = re.compile("[A-Za-z0-9_-]{32}")
