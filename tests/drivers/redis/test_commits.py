@@ -129,6 +129,35 @@ async def test_a_claim_whose_answer_is_lost_holds_nothing(
     assert [(one.claim_count, one.failure_count) for one in again] == [(2, 0), (2, 0)]
 
 
+async def test_a_deletion_whose_answer_is_lost_leaves_alone_what_came_since(
+    queue: QueueUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver must not repeat it: the queue may have been made again by then."""
+    management, send = queue.stores.management, Link.send
+    await management.create_queue(queue.ref, {}, max_queues=10_000)
+    loop = asyncio.get_running_loop()
+    making: list[asyncio.Task[None]] = []
+
+    async def make_again(lost: asyncio.Future[object]) -> None:
+        await management.create_queue(queue.ref, {}, max_queues=10_000)
+        await queue.post("a")
+        lost.set_exception(ConnectionLost("after the call", sent=True))
+
+    def lose_the_answer(self: Link, *words: str | bytes | int) -> asyncio.Future[object]:
+        answer = send(self, *words)
+        if words[0] != "FCALL" or not str(words[1]).endswith("_drop") or making:
+            return answer
+        lost = loop.create_future()
+        answer.add_done_callback(lambda _: making.append(loop.create_task(make_again(lost))))
+        return lost
+
+    monkeypatch.setattr(Link, "send", lose_the_answer)
+    with pytest.raises(Unavailable, match="may or may not"):
+        await queue.drop()
+    assert await queue.bodies() == ["a"]
+    assert await management.get_queue(queue.ref) is not None
+
+
 async def test_a_claim_whose_second_step_is_lost_holds_nothing(
     queue: QueueUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

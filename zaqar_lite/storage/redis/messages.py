@@ -208,7 +208,7 @@ class RedisMessageStore(Connected[Connection], Posting, Claiming):
             await self._runner.run(queue, "purge")
             return
         async with self._indexes.changing(queue):
-            await self._runner.run(queue, "drop", repeatable=True)
+            await self._runner.run(queue, "drop")
 
     async def stats(self, queue: QueueRef, *, ranges: int = 0) -> Stats:
         """Count the live messages; see the seam."""
