@@ -5,21 +5,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from tests.api.sockets import UPGRADE, request
 from tests.server import ServerProcess
 
-HANDSHAKE = (
-    b"GET /v2/ws HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
-)
+HANDSHAKE = request("GET", "/v2/ws", headers=UPGRADE)
 ASKED = (
     b'{"action": "queue_list", "headers": {"Client-ID": "3381af922b9e11e3b19171861300734c", '
     b'"X-Project-ID": "p"}, "body": {}}'
 )
 FRAME = b"\x81\xfe" + len(ASKED).to_bytes(2, "big") + bytes(4) + ASKED
-REQUEST = (
-    b"GET /v2/queues/q/events HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Project-ID: p\r\n"
-    b"Client-ID: 3381af922b9e11e3b19171861300734c\r\n\r\n"
-)
+REQUEST = request("GET", "/v2/queues/q/events")
 
 
 def resident(pid: int) -> int:

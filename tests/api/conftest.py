@@ -22,6 +22,7 @@ from zaqar_lite.main import create_app
 from zaqar_lite.server.loading import load
 from zaqar_lite.service import startup
 from zaqar_lite.settings import Settings
+from zaqar_lite.testing import ZaqarClock
 
 PROJECT = "demo"
 PATCH = "application/openstack-messaging-v2.0-json-patch"
@@ -73,8 +74,7 @@ class Api:
         self.http = http
         self._key_file = key_file
         self.queue = f"q-{uuid.uuid4().hex}"
-        self._offset_file = offset_file
-        self._offset_ms = 0
+        self.advance = ZaqarClock(offset_file).advance
 
     @property
     def operator(self) -> str:
@@ -94,11 +94,6 @@ class Api:
         path = f"/v2/keys/{key.split('_')[1]}"
         done = await self.http.patch(path, json={"disabled": True}, headers=bearer(self.operator))
         assert done.status_code == 200, done.text
-
-    def advance(self, seconds: float) -> None:
-        """Move the server's clock forward."""
-        self._offset_ms += int(seconds * 1000)
-        self._offset_file.write_text(str(self._offset_ms))
 
     async def call(
         self,

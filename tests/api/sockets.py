@@ -13,6 +13,13 @@ from tests.server import ServerProcess
 from zaqar_lite.api.request import Head
 
 SENDER = {"Client-ID": CLIENT_ID, "X-Project-ID": PROJECT}
+UPGRADE = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+}
+"""The headers that ask for a WebSocket."""
 
 
 class Answer(NamedTuple):

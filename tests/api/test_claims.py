@@ -76,14 +76,6 @@ async def test_shows_renews_and_releases_a_claim(api: Api) -> None:
     await api.expect(204, "DELETE", path)
 
 
-@pytest.mark.parametrize("claim_id", ["0" * 32, "nonsense", "%00"])
-async def test_answers_404_for_a_claim_that_is_not_there(api: Api, claim_id: str) -> None:
-    path = f"/v2/queues/{api.queue}/claims/{claim_id}"
-    await api.expect(404, "GET", path)
-    await api.expect(404, "PATCH", path, {"ttl": 60})
-    await api.expect(204, "DELETE", path)
-
-
 @pytest.mark.parametrize("grace", [-1, 0, 43_200, 43_201])
 async def test_a_grace_out_of_range_is_bounded_when_a_claim_is_renewed(
     api: Api, grace: int

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from uvicorn.server import ServerState
 
-from tests.api.sockets import Unasked, request
+from tests.api.sockets import UPGRADE, Unasked, request
 from tests.api.test_connections import MESSAGE, POST
 from tests.waiting import until
 from zaqar_lite.api.request import Head, Request, Response, Write
@@ -16,12 +16,6 @@ from zaqar_lite.server.http1 import RequestReader
 from zaqar_lite.server.loading import load
 
 pytestmark = pytest.mark.anyio
-HANDSHAKE = {
-    "Connection": "Upgrade",
-    "Upgrade": "websocket",
-    "Sec-WebSocket-Version": "13",
-    "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
-}
 
 
 class Answering:
@@ -129,7 +123,7 @@ async def test_tens_of_thousands_of_frames_hold_up_nobody(first: bytes, answer: 
     connection = connections_of(create_app(settings), settings)(None, ServerState())
     connection.connection_made(wire)
     frame = first + b"\x80\0\0\0\0"
-    connection.data_received(request("GET", "/v2/ws", headers=HANDSHAKE) + frame)
+    connection.data_received(request("GET", "/v2/ws", headers=UPGRADE) + frame)
     assert wire.written.startswith(b"HTTP/1.1 101 ")
     wire.protocol.data_received(frame * (frames - 1))
     turns: list[int] = []
@@ -147,7 +141,7 @@ async def test_a_socket_that_begins_behind_an_answer_is_read_on() -> None:
     settings = load(environment={}, overrides={"store": "memory://"})
     connection, wire = connections_of(create_app(settings), settings)(None, ServerState()), Wire()
     connection.connection_made(wire)
-    handshake = request("GET", "/v2/ws", headers=HANDSHAKE)
+    handshake = request("GET", "/v2/ws", headers=UPGRADE)
     for part in (request("GET", "/openapi.json"), handshake[:30], handshake[30:]):
         connection.data_received(part)
     assert wire.is_paused

@@ -171,13 +171,6 @@ async def test_gets_messages_by_their_ids(api: Api) -> None:
     await api.expect(400, "GET", f"messages?ids={','.join(['0' * 32] * 21)}")
 
 
-@pytest.mark.parametrize("message_id", ["0" * 32, "nonsense", "%0A", "a%00b", "x" * 5000])
-async def test_answers_404_for_a_message_that_is_not_there(api: Api, message_id: str) -> None:
-    path = f"/v2/queues/{api.queue}/messages/{message_id}"
-    await api.expect(404, "GET", path)
-    await api.expect(204, "DELETE", path)
-
-
 async def test_deletes_by_the_table_of_3_5(api: Api) -> None:
     first, second, third = await api.post({"body": 1}, {"body": 2}, {"body": 3})
     held = await api.claim(2)

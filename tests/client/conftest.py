@@ -8,6 +8,7 @@ import pytest
 
 from tests.server import ServerProcess
 from zaqar_lite.client import AsyncClient, Client
+from zaqar_lite.testing import ZaqarClock
 
 BOTH = pytest.mark.parametrize("kind", ["sync", "async"])
 """For tests that hold both clients to account."""
@@ -47,16 +48,7 @@ class MovableServer:
     def __init__(self, process: ServerProcess, offset: Path) -> None:
         self.process = process
         self.url = process.url
-        self._offset = offset
-        self._milliseconds = 0
-
-    def advance(self, seconds: float) -> None:
-        """Let the server believe that so many seconds have passed."""
-        self._milliseconds += int(seconds * 1000)
-        # At once: a server that read an empty file would take it for 0, and go back in time.
-        new = self._offset.with_suffix(".new")
-        new.write_text(str(self._milliseconds), encoding="ascii")
-        new.replace(self._offset)
+        self.advance = ZaqarClock(offset).advance
 
 
 @pytest.fixture(scope="session")

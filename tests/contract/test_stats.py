@@ -18,17 +18,6 @@ async def test_an_empty_queue_counts_nothing(queue: QueueUnderTest) -> None:
     assert stats.newest is None
 
 
-async def test_the_oldest_and_the_newest_are_found_by_position_in_any_state(
-    queue: QueueUnderTest,
-) -> None:
-    await queue.post("oldest")
-    await queue.claim()
-    await queue.post("middle")
-    await queue.post("newest", delay=10 * MINUTE)
-    stats = await queue.stats()
-    assert texts([some(stats.oldest), some(stats.newest)]) == ["oldest", "newest"]
-
-
 async def test_it_tells_since_when_something_has_been_ready(queue: QueueUnderTest) -> None:
     assert (await queue.stats()).ready_since is None
     await queue.post("held", ttl=60 * MINUTE)

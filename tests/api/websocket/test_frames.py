@@ -15,7 +15,7 @@ from websockets import Origin
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.api.conftest import CLIENT_ID, running
-from tests.api.sockets import SENDER, Raw, established
+from tests.api.sockets import SENDER, UPGRADE, Raw, established, request
 from tests.api.sockets import Answer as HttpAnswer
 from tests.api.websocket.talk import Talk
 from tests.conftest import StartServer
@@ -28,16 +28,11 @@ from zaqar_lite.server.loading import load
 from zaqar_lite.server.sockets import MOST_DISCARDED
 
 UNREAD: dict[str, Any] = {"action": None, "body": {}, "headers": {}, "api": "v2"}
-HANDSHAKE = (
-    "GET /v2/ws HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n{more}\r\n"
-)
 
 
-def upgrade(raw: Raw, host: str = "127.0.0.1", more: str = "") -> HttpAnswer:
+def upgrade(raw: Raw, **headers: str) -> HttpAnswer:
     """Ask for a socket; answer what is said to that."""
-    raw.send(HANDSHAKE.format(host=host, more=more).encode())
-    return raw.answer()
+    return raw.call("GET", "/v2/ws", b"", **{**UPGRADE, **headers})
 
 
 def send_frame(raw: Raw, action: str, **body: Any) -> None:
@@ -247,7 +242,7 @@ def test_many_frames_at_once_are_answered_in_their_order(server: ServerProcess) 
 
 def test_compression_is_off(server: ServerProcess) -> None:
     with Raw(server) as raw:
-        answer = upgrade(raw, more="Sec-WebSocket-Extensions: permessage-deflate\r\n")
+        answer = upgrade(raw, **{"Sec-WebSocket-Extensions": "permessage-deflate"})
         assert answer.status == 101
         assert "sec-websocket-extensions" not in answer.headers
 
@@ -278,29 +273,24 @@ def test_a_page_of_an_allowed_host_opens_a_socket() -> None:
 
 def test_a_name_that_is_not_ours_opens_no_socket(server: ServerProcess) -> None:
     with Raw(server) as raw:
-        answer = upgrade(raw, host="evil.example")
+        answer = upgrade(raw, Host="evil.example")
         assert (answer.status, answer.json()["title"]) == (400, "Invalid header value")
 
 
 @pytest.mark.parametrize(
-    "wrong", ["Sec-WebSocket-Version: 12", "Sec-WebSocket-Key: short", "Connection: close"]
+    ("name", "wrong"),
+    [("Sec-WebSocket-Version", "12"), ("Sec-WebSocket-Key", "short"), ("Connection", "close")],
 )
-def test_a_wrong_handshake_is_refused(server: ServerProcess, wrong: str) -> None:
-    lines = HANDSHAKE.format(host="127.0.0.1", more="").split("\r\n")
-    name = wrong.partition(":")[0]
-    sent = "\r\n".join(wrong if line.startswith(f"{name}:") else line for line in lines)
+def test_a_wrong_handshake_is_refused(server: ServerProcess, name: str, wrong: str) -> None:
     with Raw(server) as raw:
-        raw.send(sent.encode())
-        assert 400 <= raw.answer().status < 500
+        assert 400 <= upgrade(raw, **{name: wrong}).status < 500
 
 
 def test_a_socket_waits_for_the_answer_that_its_connection_owes(server: ServerProcess) -> None:
     """Its frames would stand in the middle of the answer to the request before."""
     with Raw(server) as raw:
-        head = "Host: 127.0.0.1\r\nClient-ID: 3381af922b9e11e3b19171861300734c\r\nX-Project-ID: p"
-        waits = f"POST /v2/queues/q/claims?wait=1 HTTP/1.1\r\n{head}\r\n\r\n"
-        shake = HANDSHAKE.format(host="127.0.0.1", more="")
-        raw.send((waits + shake).encode())
+        waits = request("POST", "/v2/queues/waits/claims?wait=1")
+        raw.send(waits + request("GET", "/v2/ws", headers=UPGRADE))
         assert raw.answer().status == 204
         assert raw.answer().status == 101
 
