@@ -32,10 +32,6 @@ class LiveClaim(NamedTuple):
         found = entries.entries_at(db, queue, all_of_them)
         return [one for one in found if one.state == LEASED and one.claim == self.number]
 
-    def held_live(self, db: Database, queue: Queue, now: int) -> list[Entry]:
-        """The live entries that it holds by live leases."""
-        return [one for one in self.held(db, queue) if one.until > now and one.expires > now]
-
 
 SELECT = "SELECT id, client, started, ttl, ends, is_even, positions FROM claim"
 
@@ -56,10 +52,11 @@ def find_claim(db: Database, queue: Queue, claim_id: str) -> LiveClaim | None:
 def get_claim(db: Database, queue: Queue, claim_id: str, *, details: bool) -> Claim | None:
     """Read a live claim; see the seam."""
     found, now = find_claim(db, queue, claim_id), db.clock.now_ms()
-    held = [] if found is None else found.held_live(db, queue, now)
-    if found is None or not held:
+    held = [] if found is None else found.held(db, queue)
+    live = [one.id.hex() for one in held if one.until > now]
+    by_id = entries.find_messages(db, queue, live, now)
+    if found is None or not by_id:
         return None
-    by_id = entries.find_messages(db, queue, [one.id.hex() for one in held], now)
     messages = sorted(by_id.values(), key=lambda message: message.position)
     if details:
         entries.with_attempts(db, messages)
@@ -70,14 +67,15 @@ def renew(  # noqa: PLR0917 - which entries, and until when
     db: Database, queue: Queue, found: LiveClaim, now: int, ttl_ms: int, grace_ms: int
 ) -> bool:
     """Let a claim begin anew with all that it holds; False where it is over."""
-    held = found.held_live(db, queue, now)
-    if not held:
+    held = found.held(db, queue)
+    live = [one for one in held if one.until > now and one.expires > now]
+    if not live:
         return False
     db.touch(queue)
     until = now + ttl_ms
-    extend(db, queue, held, now, ttl_ms, grace_ms)
+    extend(db, queue, live, now, ttl_ms, grace_ms)
     # A lease that has lapsed, which nothing has met yet, ends when it did.
-    others = [one.until for one in found.held(db, queue) if one.until != until]
+    others = [one.until for one in held if one.until <= now or one.expires <= now]
     ends = min([until, *others])
     db.execute(
         "UPDATE claim SET started = ?, ttl = ?, ends = ?, is_even = ? WHERE id = ?",

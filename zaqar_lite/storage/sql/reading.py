@@ -13,24 +13,17 @@ from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.entries import MESSAGE
 from zaqar_lite.storage.sql.queues import NEVER, Queue
 
-# The inner query is one step: so many entries, in order, whatever they are.
-_LIST = f"""SELECT {MESSAGE} FROM (
-      SELECT * FROM entry WHERE queue = ?1 AND position > ?2 AND position <= ?3
-      ORDER BY position LIMIT ?4) e
+# One step: so many entries of a queue, or of a group of it, in order, whatever they are.
+_STEP = """FROM entry WHERE queue = ?1 AND position > ?2 AND position <= ?3
+    ORDER BY position LIMIT ?4"""
+_GROUP_STEP = _STEP.replace("WHERE", "INDEXED BY grouped WHERE message_group = ?5 AND")
+_LIST = f"""SELECT {MESSAGE} FROM (SELECT * {_STEP}) e
     CROSS JOIN body b ON b.number = e.body
-    WHERE e.expires > ?5 AND (?6 OR e.state < 2 OR e.until <= ?5)
-      AND (?7 OR e.state <> 1 OR e.due <= ?5) AND (?8 IS NULL OR e.client <> ?8)
-    ORDER BY e.position LIMIT ?9"""
-_LIST_GROUP = _LIST.replace(
-    "FROM entry WHERE queue = ?1",
-    "FROM entry INDEXED BY grouped WHERE queue = ?1 AND message_group = ?10",
-)
-_NEXT = """SELECT position FROM entry WHERE queue = ?1 AND position > ?2 AND position <= ?3
-    ORDER BY position LIMIT 1 OFFSET ?4"""
-_NEXT_IN_GROUP = _NEXT.replace(
-    "FROM entry WHERE queue = ?1",
-    "FROM entry INDEXED BY grouped WHERE queue = ?1 AND message_group = ?5",
-)
+    WHERE e.expires > ?6 AND (?7 OR e.state < 2 OR e.until <= ?6)
+      AND (?8 OR e.state <> 1 OR e.due <= ?6) AND (?9 IS NULL OR e.client <> ?9)
+    ORDER BY e.position LIMIT ?10"""
+# The first five values are those of a list.
+_EXAMINED = f"SELECT max(position), count(*), ?5 FROM (SELECT position {_STEP})"
 
 
 async def list_messages(db: Database, ref: QueueRef, wanted: ListQuery) -> Page:
@@ -68,18 +61,17 @@ def _list_step(
 ) -> tuple[Page, bool]:
     """One step of a list, and whether it reached the end of the queue."""
     now = db.clock.now_ms()
-    given: list[object] = [
-        queue.content, after, until, MAX_EXAMINED, now, wanted.include_claimed,
-        wanted.include_delayed, wanted.exclude_client_id, wanted.limit,
-    ]  # fmt: skip
     group = None if wanted.group is None else wanted.group.encode(errors="surrogatepass")
-    statement, next_one = _LIST, _NEXT
+    given = (
+        queue.content, after, until, MAX_EXAMINED, group, now, wanted.include_claimed,
+        wanted.include_delayed, wanted.exclude_client_id, wanted.limit,
+    )  # fmt: skip
+    listing, examined = _LIST, _EXAMINED
     if group is not None:
-        given.append(group)
-        statement, next_one = _LIST_GROUP, _NEXT_IN_GROUP
+        listing, examined = (one.replace(_STEP, _GROUP_STEP) for one in (listing, examined))
     messages: list[Message] = []
     size = 0
-    for row in db.execute(statement, given):
+    for row in db.execute(listing, given):
         messages.append(message := entries.message_of(row, now))
         size += len(message.body)
         if size >= MAX_PAGE_BYTES:
@@ -88,13 +80,8 @@ def _list_step(
         if wanted.details:
             entries.with_attempts(db, messages)
         return Page(messages, messages[-1].position), False
-    last = (MAX_EXAMINED - 1,) if group is None else (MAX_EXAMINED - 1, group)
-    row = db.execute(next_one, (queue.content, after, until, *last)).fetchone()
-    if row is not None:
-        return Page((), row[0]), False
-    rest = next_one.replace("ORDER BY position LIMIT", "ORDER BY position DESC LIMIT")
-    row = db.execute(rest, (queue.content, after, until, 0, *last[1:])).fetchone()
-    return Page((), None if row is None else row[0]), True
+    last, count, _ = db.execute(examined, given[:5]).fetchone()
+    return Page((), last), count < MAX_EXAMINED
 
 
 def get_messages(
