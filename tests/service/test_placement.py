@@ -1,7 +1,7 @@
 """The catalogue of pools forgets where deleted queues lay."""
 
 from contextlib import suppress
-from typing import cast
+from typing import NoReturn, cast
 
 import pytest
 
@@ -102,6 +102,28 @@ async def test_queues_that_are_too_many_leave_no_entries() -> None:
     clock.advance(LEFT_MS)
     await placements.tidy()
     assert [one.name for one in await management.list_records(PLACE, limit=9)] == ["one"]
+
+
+async def test_a_queue_that_could_not_be_made_leaves_its_pool_when_it_is_deleted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    management, registry, placements, queues = of_one_queue(clock)
+    await registry.put_pool(Pool("a", "memory://a", 1))
+    queue, never = QueueRef("p", "q"), QueueRef("p", "never")
+
+    async def fail(*_: object, **__: object) -> NoReturn:
+        raise Unavailable("The store is away.")
+
+    with monkeypatch.context() as away:
+        away.setattr(management, "create_queue", fail)
+        with pytest.raises(Unavailable):
+            await queues.create(queue, {})
+    assert await placements.holds("a") == queue
+    await queues.delete(queue)
+    await queues.delete(never)
+    assert await placements.holds("a") is None
+    assert (await placements.entry(never)).version == 0
 
 
 async def test_a_dead_letter_queue_that_is_one_too_many_keeps_its_place() -> None:
@@ -236,7 +258,7 @@ async def test_a_queue_is_made_again_elsewhere_when_nobody_goes_by_its_old_place
     if pool is not None:
         await placements.write(queue, Place(pool))
     await placements._registry.put_pool(Pool("b", "memory://b", 1))
-    await placements.leave(queue)
+    await placements.leave(queue, is_made=True)
     for act in (placements.decide(queue, {}), placements.join(queue, Place("b"))):
         with pytest.raises(Unavailable, match="a moment ago") as raised:
             await act

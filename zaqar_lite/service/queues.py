@@ -215,10 +215,10 @@ class Queues:
         await self.messages.purge(queue, forget=True)
         self.policies.forget(queue)
         self._seen.pop(queue, None)
+        if self.placements is not None:
+            await self.placements.leave(queue, is_made=record is not None)
         if record is None:
             return
-        if self.placements is not None:
-            await self.placements.leave(queue)
         await self.management.delete_queue(queue, version=record.version)
         if not self.policies.checked:
             await self.messages.purge(queue, forget=True)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from zaqar_lite.domain import metadata as rules
 from zaqar_lite.domain.clock import Clock
@@ -202,10 +202,10 @@ class Placements:
         await self._kind.put(*queue, place, expected)
         self._remember(queue, begun, place)
 
-    async def leave(self, queue: QueueRef) -> None:
-        """Mark the entry of a queue whose record is about to be deleted."""
-        place = (await self.entry(queue)).place
-        if not place.left:
+    async def leave(self, queue: QueueRef, *, is_made: bool = False) -> None:
+        """Mark the entry of a queue that is about to be deleted; `is_made`: it has a record."""
+        place, version = astuple(await self.entry(queue))
+        if (is_made or version) and not place.left:
             await self.write(queue, replace(place, left=self._clock.now_ms()))
 
     async def tidy(self) -> None:
