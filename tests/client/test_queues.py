@@ -146,7 +146,7 @@ def test_a_shared_permission_reads_that_queue_and_nothing_else(
         with pytest.raises(MessageNotFound):
             guest.get_message(queue, "0" * 32)
         client.unshare(queue)
-        with pytest.raises(SignatureRefused):
+        with pytest.raises(SignatureRefused, match="was revoked"):
             list(guest.list_messages(queue))
 
 

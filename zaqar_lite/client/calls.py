@@ -286,7 +286,7 @@ def _refusal(call: Call[T], request: Request, response: Response) -> ZaqarError:
     path = request.path.partition("?")[0]
     facts: dict[str, Any] = {"status": failure.status, "request_id": failure.request_id}
     if SIGNATURE_HEADER in request.headers:
-        said = f"it has expired, or does not cover {request.method} {path}"
+        said = f"it has expired, was revoked, or does not cover {request.method} {path}"
         return SignatureRefused("The signed permission is refused", said, **facts)
     if failure.title == NO_PATH:
         said = f"the server has no {path}; is its address right, without a path of its own?"

@@ -110,7 +110,7 @@ class MessageNotFound(NotFound):
 
 
 class SignatureRefused(NotFound):
-    """The pre-signed URL has expired, or does not cover this path or method."""
+    """The pre-signed URL has expired, was revoked, or does not cover this path or method."""
 
 
 class Unsupported(Refused):
