@@ -1,5 +1,6 @@
 """No call is long, whatever a queue holds: each does a bounded part, and the next one goes on."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 from unittest.mock import patch
@@ -20,7 +21,7 @@ from tests.contract.subject import (
 )
 from tests.drivers.redis.inspection import check_queue, keys_by_tag
 from tests.drivers.redis.test_cost import BULK, examined, fill
-from tests.drivers.redis.test_letters import swept
+from tests.drivers.redis.test_letters import crash_before, reject, swept
 from zaqar_lite.domain.models import DelayMode, RetryPolicy
 from zaqar_lite.domain.settlements import Outcome
 from zaqar_lite.storage.base import MAX_EXAMINED
@@ -84,10 +85,25 @@ async def test_the_sweep_goes_on_until_nothing_is_left(queue: QueueUnderTest, ki
     assert await queue.counts() == (1 if kind == "expired" else CROWD + 1, 0, 0)
 
 
-async def sweeps(queue: QueueUnderTest) -> AsyncIterator[int]:
+async def sweeps(queue: QueueUnderTest, limit: int = MAX_EXAMINED) -> AsyncIterator[int]:
     """What each sweep did, until one finds nothing to do."""
-    while total := (await queue.stores.messages.sweep(MAX_EXAMINED)).total:
+    while total := (await queue.stores.messages.sweep(limit)).total:
         yield total
+
+
+async def test_letters_that_piled_up_are_brought_in_several_sweeps(
+    queue: QueueUnderTest, target: QueueUnderTest
+) -> None:
+    """Their target was away for long, and what waits in other queues must not wait for all."""
+    with crash_before("accept"):
+        for _ in range(6):
+            await reject(queue, target, *["x"] * 100)
+        await asyncio.sleep(0.05)  # what follows a settlement is begun before its answer
+    queue.advance(MINUTE)
+    steps = [step async for step in sweeps(queue, 150)]
+    assert sum(steps) >= 600
+    assert max(steps) <= 300
+    assert await target.counts() == (600, 0, 0)
 
 
 async def test_idempotency_keys_are_forgotten_as_fast_as_they_come(

@@ -89,7 +89,6 @@ class RedisManagementStore(KindRecords):
                 "delete_queue",
                 keys_of(queue),
                 version,
-                repeatable=True,
             )
             if status == b"changed":
                 raise QueueChanged(f"The queue {queue.name!r} changed meanwhile.")

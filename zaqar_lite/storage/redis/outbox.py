@@ -23,6 +23,7 @@ read them. Letters of a source must arrive in the order of their numbers: where 
 them, the outbox is read from its beginning.
 """
 
+import math
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -45,25 +46,28 @@ class Outbox:
         self._sending: dict[QueueRef, bool] = {}
 
     async def drain(
-        self, queue: QueueRef, known: Sequence[bytes] = ()
-    ) -> tuple[int, set[QueueRef]]:
-        """Move the contents of a queue's outbox to their targets; count the dead letters.
+        self, queue: QueueRef, known: Sequence[bytes] = (), *, most: float = math.inf
+    ) -> tuple[int, set[QueueRef], int]:
+        """Move the contents of a queue's outbox to their targets, about `most` of them.
 
-        `known` are the outbox's first letters, if the caller has them.
+        `known` are the outbox's first letters, if the caller has them. Return how many dead letters
+        were moved, which queues they are in, and how many letters are left.
         """
-        drained, targets = 0, set[QueueRef]()
+        drained, targets, sent = 0, set[QueueRef](), 0
         while True:
             letters = known or await self._runner.router.run(
                 "read_outbox", keys_of(queue), repeatable=True
             )
             known = ()
             if not letters:
-                return drained, targets
+                return drained, targets, 0
             for target, dead in (await self.deliver(queue, letters)).items():
                 drained += dead
                 targets.add(target)
-            if not await self.acknowledge(queue, letters):
-                return drained, targets
+            left = await self.acknowledge(queue, letters)
+            sent += len(letters)
+            if not left or sent >= most:
+                return drained, targets, left
 
     async def try_to_drain(self, queue: QueueRef, known: Sequence[bytes] = ()) -> None:
         """Drain a queue's outbox now; if that fails, the sweep does it later."""

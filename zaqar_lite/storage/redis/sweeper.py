@@ -41,7 +41,7 @@ class Sweeper:
                 if total.total >= limit:
                     return total
                 queue = ref_of(tag.decode())
-                swept, following = await self._visit(queue, limit - total.total, retries_of)
+                swept, following = await self._visit(queue, limit - total.total, now, retries_of)
                 if following is None:
                     following = now + LATER_MS
                 elif following and not swept.total:  # its node's clock is behind the index's
@@ -65,7 +65,7 @@ class Sweeper:
                 return
 
     async def _visit(
-        self, queue: QueueRef, budget: int, retries_of: RetryPolicyOf
+        self, queue: QueueRef, budget: int, now: int, retries_of: RetryPolicyOf
     ) -> tuple[SweepResult, int | None]:
         """Clean up one queue; return when to visit it next, or None if that failed."""
         retries = None
@@ -83,8 +83,9 @@ class Sweeper:
         swept = SweepResult(expired, promoted, lapsed, 0, forgotten)
         if letters:
             try:
-                moved, targets = await self._outbox.drain(queue)
+                moved, targets, left = await self._outbox.drain(queue, most=budget)
                 swept = swept._replace(moved=moved, letters_in=frozenset(targets))
+                following = min(following, now) if left else following
             except (Unavailable, Fault) as exc:
                 logger.warning("dead letters go on waiting for their queue: %s", exc)
         return swept, following
