@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.drivers.store import HOUR, QUEUE
+from tests.drivers.store import HOUR, OTHER, QUEUE
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import QueueChanged
 from zaqar_lite.domain.models import StoreOptions
-from zaqar_lite.domain.posts import NewMessage
+from zaqar_lite.domain.posts import Copy, NewMessage
 from zaqar_lite.storage.registry import create_stores
 
 pytestmark = pytest.mark.anyio
@@ -48,3 +48,27 @@ async def test_no_large_post_outlives_a_queue_that_is_dropped_beside_it(
             assert await management.get_queue(QUEUE) is None
             assert (await messages.stats(QUEUE)).total == 0
     assert True in posted
+
+
+@pytest.mark.parametrize("store", STORES)
+async def test_no_copy_of_a_large_post_outlives_a_queue_that_is_dropped_meanwhile(
+    store: str, tmp_path: Path
+) -> None:
+    uri = STORES[store](tmp_path / "data")
+    messages, management = create_stores(uri, clock=Clock(), options=StoreOptions())
+    new = [NewMessage(b"1", HOUR, copies=(Copy(OTHER, HOUR, 0, 100),))] * 1_000
+    async with messages, management:
+        for turns in range(0, 100, 20):
+            await management.create_queue(OTHER, {}, max_queues=9)
+            posting = asyncio.create_task(
+                messages.post(QUEUE, new, client_id="producer", version=None)
+            )
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await messages.purge(OTHER, forget=True)
+            await posting
+            left = (await messages.stats(OTHER)).total
+            assert left in {0, 1_000}, "all come behind the drop, or none does"
+        await messages.sweep(1_000)
+        assert (await messages.stats(QUEUE)).total == 5_000
+        await messages.purge(QUEUE)

@@ -84,7 +84,8 @@ class LargePost:
     """A post that enters its queue in parts.
 
     `number` is its number in the table `post`, 0 where it is not there; `parts` are those that have
-    not entered yet, `ids` those of the messages that have, and `reserved` is the room for the rest.
+    not entered yet, `ids` those of the messages that have, and `reserved` is the room for the rest,
+    by queue.
     """
 
     def __init__(
@@ -334,6 +335,9 @@ def _find_large(db: Database, number: int) -> LargePost | None:
     large = LargePost(db, _decode_head(head), left, number)
     large.entered = len(parts) - len(left)
     large.ids = _texts_of(b"".join(ids for _, ids, _ in parts if ids is not None))
+    for messages in left:
+        for ref, _ in _added(large.head.post, messages):
+            large.reserve(db.make_queue(ref), 0)
     return large
 
 
@@ -356,6 +360,8 @@ def _enter_part(db: Database, large: LargePost) -> None:
     """Let the next part of a large post enter the queue."""
     large.check(db)
     post, messages, now_us = large.head.post, large.parts[0], db.clock.now_us()
+    if post.brings:
+        messages = [_without_dropped(db, large, message) for message in messages]
     ids = _store(db, db.make_queue(post.ref), messages, post, now_us)
     if large.number:
         db.execute(
@@ -367,6 +373,12 @@ def _enter_part(db: Database, large: LargePost) -> None:
     large.ids += ids
     for ref, count in _added(post, messages):
         large.reserve(db.make_queue(ref), -count)
+
+
+def _without_dropped(db: Database, large: LargePost, message: NewMessage) -> NewMessage:
+    """A message without its copies for queues that were dropped meanwhile, and are others now."""
+    copies = tuple(one for one in message.copies if db.queue(one.queue) in large.reserved)
+    return message if copies == message.copies else replace(message, copies=copies)
 
 
 def _end(db: Database, large: LargePost) -> Sequence[Posted]:
