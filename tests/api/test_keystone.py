@@ -301,14 +301,20 @@ async def test_the_pace_is_a_setting(make_api: MakeApi, keystone: Keystone) -> N
 
 @pytest.mark.parametrize("trouble", [500, 503, 429, 302, 403, "slow", "garbled"])
 async def test_without_keystone_a_new_token_is_503_and_a_known_one_goes_on(
-    make_api: MakeApi, keystone: Keystone, trouble: int | str, caplog: pytest.LogCaptureFixture
+    make_api: MakeApi,
+    keystone: Keystone,
+    trouble: int | str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     caplog.set_level(logging.DEBUG)
+    patience: Any = KeystoneServer.__init__.__kwdefaults__
+    monkeypatch.setitem(patience, "timeout", 1.0 if trouble == "slow" else patience["timeout"])
     async with make_api(**settings(keystone)) as api:
         known, new = keystone.issue(), keystone.issue()
         assert (await ask(api, known)).status_code == 200
         keystone.state.garbled = trouble == "garbled"
-        keystone.state.slow = 11 if trouble == "slow" else 0
+        keystone.state.slow = 2 if trouble == "slow" else 0
         keystone.state.away = trouble if isinstance(trouble, int) else None
         answer = await ask(api, new)
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")

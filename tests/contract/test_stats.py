@@ -104,24 +104,6 @@ async def test_counts_follow_the_time_without_a_sweep(queue: QueueUnderTest) -> 
     assert await queue.counts() == (0, 0, 0)
 
 
-async def test_counts_follow_every_operation(queue: QueueUnderTest, other: QueueUnderTest) -> None:
-    message_ids = await queue.post(*"abcdef")
-    claim_id = await queue.claim_id(3)
-    assert await queue.counts() == (3, 0, 3)
-    await queue.delete(message_ids[0], message_ids[5])
-    assert await queue.counts() == (2, 0, 2)
-    await queue.pop(1)
-    assert await queue.counts() == (1, 0, 2)
-    await queue.release(claim_id)
-    assert await queue.counts() == (3, 0, 0)
-    claimed = await queue.claim(dead_letter=other.as_dead_letter_queue(1))
-    assert (len(claimed.messages), claimed.moved) == (1, 2)
-    assert await queue.counts() == (0, 0, 1)
-    assert await other.counts() == (2, 0, 0)
-    await queue.purge()
-    assert await queue.counts() == (0, 0, 0)
-
-
 async def test_ten_thousand_lapsed_leases_are_counted_as_ready(queue: QueueUnderTest) -> None:
     """Before anything has swept them; and what they are is not looked at one by one."""
     count = 10_000 if queue.stores.case.size_divisor == 1 else 100
