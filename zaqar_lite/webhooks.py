@@ -8,7 +8,6 @@ The signature covers the id, the time and the raw bytes of the body, so verify b
 """
 
 import base64
-import binascii
 import hashlib
 import hmac
 import time
@@ -30,7 +29,7 @@ def sign(secret: str, *, message_id: str, timestamp: int, body: bytes) -> str:
     Raises:
         InvalidSignature: the secret is not base64 after `whsec_`.
     """
-    text = f"{message_id}.{timestamp}.".encode() + body
+    text = f"{message_id}.{timestamp}.".encode(errors="surrogateescape") + body
     digest = hmac.new(_key(secret), text, hashlib.sha256).digest()
     return f"{_VERSION},{base64.b64encode(digest).decode()}"
 
@@ -75,11 +74,11 @@ def verify(
         raise InvalidSignature(
             "The request needs the headers webhook-id, webhook-timestamp and webhook-signature."
         ) from None
-    if abs((time.time() if now is None else now) - timestamp) > tolerance:
+    if abs(int(time.time() if now is None else now) - timestamp) > tolerance:
         raise InvalidSignature(f"The time of the delivery is more than {tolerance} seconds off.")
     expected = sign(secret, message_id=message_id, timestamp=timestamp, body=body).encode()
     for signature in signatures.split(" "):
-        if hmac.compare_digest(expected, signature.encode()):
+        if hmac.compare_digest(expected, signature.encode(errors="surrogateescape")):
             return message_id
     raise InvalidSignature("No signature of the request was made with this secret.")
 
@@ -87,5 +86,5 @@ def verify(
 def _key(secret: str) -> bytes:
     try:
         return base64.b64decode(secret.removeprefix(PREFIX), validate=True)
-    except binascii.Error:
+    except ValueError:
         raise InvalidSignature("The secret must be base64 after 'whsec_'.") from None

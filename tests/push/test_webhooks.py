@@ -40,6 +40,8 @@ def test_ours_accepts_theirs() -> None:
         {"webhook-id": "msg_2"},
         {"webhook-timestamp": "1"},
         {"webhook-timestamp": "x"},
+        {"webhook-id": "\udcff"},  # a byte that is no UTF-8, as some frameworks give it
+        {"webhook-signature": "v1,\udcff"},
         {"webhook-signature": "v1,AAAA"},
         {"webhook-signature": ""},
     ],
@@ -56,6 +58,13 @@ def test_refuses_what_was_changed(change: dict[str, str]) -> None:
             verify(headers, BODY, secret, now=late)
 
 
+def test_refuses_a_time_that_no_clock_has() -> None:
+    headers = signed_headers([new_secret()], message_id="msg_1", timestamp=10**400, body=BODY)
+    with pytest.raises(InvalidSignature, match="off"):
+        verify(headers, BODY, new_secret())
+
+
 def test_refuses_a_secret_that_is_none() -> None:
-    with pytest.raises(InvalidSignature, match="base64"):
-        sign("whsec_***", message_id="msg_1", timestamp=1, body=b"")
+    for secret in ("whsec_***", "whsec_é"):
+        with pytest.raises(InvalidSignature, match="base64"):
+            sign(secret, message_id="msg_1", timestamp=1, body=b"")
