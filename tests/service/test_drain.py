@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 import pytest
+from msgspec.structs import replace
 
 from tests.waiting import until
 from zaqar_lite.domain.clock import Clock
@@ -38,7 +39,7 @@ from zaqar_lite.service.pooling.drain import (
     Drains,
     DrainWorker,
 )
-from zaqar_lite.service.pooling.placement import CARRY, HELD_MS, Place, Placements
+from zaqar_lite.service.pooling.placement import CARRY, HELD_MS, Entry, Place, Placements
 from zaqar_lite.service.pooling.pooled_store import OpenConnections, PooledMessages
 from zaqar_lite.service.pooling.pools import Pool, PoolRegistry, StoreKind
 from zaqar_lite.service.records import Held
@@ -164,7 +165,11 @@ async def until_over(pools: Pools) -> Drain:
 
 async def until_place(pools: Pools, wanted: Place) -> None:
     """Wait until the queue lies where it should."""
-    await until(lambda: pools.placements.entry(QUEUE), lambda entry: entry.place == wanted)
+
+    def lies_there(entry: Entry) -> bool:
+        return replace(entry.place, since=0) == wanted
+
+    await until(lambda: pools.placements.entry(QUEUE), lies_there)
 
 
 async def until_problem(pools: Pools, text: str) -> None:
@@ -224,6 +229,33 @@ async def test_a_sweep_makes_no_dead_letter_of_what_is_on_its_way(
     assert [(await pools.new.stats(one)).total for one in (QUEUE, LETTERS)] == [1, 0]
 
 
+@pytest.mark.parametrize("fails", [None, "import_messages", "delete"])
+async def test_what_a_slow_request_stores_behind_the_move_arrives_too(
+    pools: Pools, monkeypatch: pytest.MonkeyPatch, fails: str | None
+) -> None:
+    """Once, though a store fails when it is carried."""
+    pools.worker.wait = 0.1
+    store, may_go_on = pools.old.post, asyncio.Event()
+
+    async def post_late(*given: Any, **named: Any) -> Any:
+        await may_go_on.wait()
+        return await store(*given, **named)
+
+    monkeypatch.setattr(pools.old, "post", post_late)
+    posting = asyncio.create_task(pools.post(2))
+    await asyncio.sleep(0)
+    async with draining(pools):
+        await until(lambda: pools.placements.place(QUEUE), lambda place: place.pool == "new")
+        if fails is not None:
+            (pools.new if fails == "import_messages" else pools.old).fails = fails, True
+        may_go_on.set()
+        posted = await posting
+        await until_over(pools)
+    assert await pools.listed() == posted
+    assert sorted(await pools.consume()) == sorted(posted)
+    assert (await pools.old.stats(QUEUE)).total == 0
+
+
 async def test_who_watches_a_queue_follows_it_to_its_new_pool(pools: Pools) -> None:
     heard: asyncio.Queue[int] = asyncio.Queue()
     watch = await pools.messages.watch(QUEUE, heard.put_nowait)
@@ -270,6 +302,8 @@ async def test_what_is_under_way_may_end_before_a_frozen_queue_moves(
         await asyncio.sleep(0.2)
         assert (await pools.old.stats(QUEUE)).total == 1
         pools.clock.advance(60_000)
+        await until_place(pools, Place("new", keys_in="old"))
+        pools.clock.advance(240_000)
         await until_over(pools)
 
 
@@ -292,6 +326,8 @@ async def test_what_is_held_for_a_minute_moves_without_its_holder(
             await pools.messages.settle(QUEUE, claim_id, extend)
         assert (await pools.old.stats(QUEUE)).claimed == 1  # some process may not know it yet
         pools.clock.advance(10_000)
+        await until_place(pools, Place("new", keys_in="old"))
+        pools.clock.advance(20_000)
         await until_over(pools)
     (moved,) = (await pools.new.list_messages(QUEUE, ListQuery(1, include_delayed=True))).messages
     assert (moved.delay_expires_at or 0) > pools.clock.now_ms()

@@ -60,6 +60,8 @@ _MOST_FROZEN = 100
 _BATCH, _BYTES = 500, 1_048_576
 _MOST_SOURCES = 1_000_000
 """More queues than a project has: all whose dead letters come to one queue move with it."""
+_LATE = 4
+"""How many times as long as `wait` the old pool is looked into after a queue has left it."""
 _ROUNDS_REST = 5
 """How many times as long as a look at the whole catalogue the worker rests after it."""
 _KEYS = "Messages have moved, and idempotency keys are left: they are asked for until they end."
@@ -188,7 +190,7 @@ class DrainWorker(BackgroundWorker):
             elif entry.place.pool == drain.pool:
                 waiting.append(queue)
             else:
-                await self._forget_keys(work, queue, entry)
+                await self._leave_behind(work, queue, entry)
         self._rest = (time.monotonic() - begun) * _ROUNDS_REST
         for group in frozen.values():
             await self._move(work, group)
@@ -351,9 +353,8 @@ class DrainWorker(BackgroundWorker):
                 return
         for queue, entry in group.items():
             await self._keep(work)
-            keys_in = pool if (await old.find_idempotency_keys(queue)).are_any else None
-            await self._placements.write(queue, Place(places[0].to, keys_in=keys_in), entry.version)
-            work.value.problem = work.value.problem if keys_in is None else _KEYS
+            place = Place(places[0].to, keys_in=pool, since=self._clock.now_ms())
+            await self._placements.write(queue, place, entry.version)
 
     async def _movable(
         self, old: MessageStore, queue: QueueRef, *, held: bool
@@ -406,20 +407,28 @@ class DrainWorker(BackgroundWorker):
         """Go on with a batch that was on its way when a process ended."""
         queue = QueueRef(batch.project, batch.queue)
         place = (await self._placements.entry(queue)).place
-        if place.group:
+        if place.group or place.keys_in == work.value.pool:
             old = await self.messages.pool(work.value.pool)
-            new = await self.messages.pool(place.to)
+            new = await self.messages.pool(place.to if place.group else place.pool)
             found = await old.get_messages(queue, batch.ids, details=True)
             await self._carry(work, queue, await self._as_moved(old, queue, found), old, new)
         work.value.batch = None
 
-    async def _forget_keys(self, work: Held[Drain], queue: QueueRef, entry: Entry) -> None:
-        """Note that the old pool remembers no key of a queue, where that is so."""
-        old = await self.messages.pool(work.value.pool)
-        if (await old.find_idempotency_keys(queue)).are_any:
+    async def _leave_behind(self, work: Held[Drain], queue: QueueRef, entry: Entry) -> None:
+        """Note that a queue has nothing left in the old pool: no key, and nothing that came late.
+
+        A request that the old store answered only after some time may have stored messages behind
+        the move.
+        """
+        old, place = await self.messages.pool(work.value.pool), entry.place
+        if (await old.stats(queue)).total:
+            new = await self.messages.pool(place.pool)
+            async for found in self._movable(old, queue, held=True):
+                await self._carry(work, queue, found, old, new)
+        elif (await old.find_idempotency_keys(queue)).are_any:
             work.value.problem = _KEYS
-            return
-        await self._placements.write(queue, Place(entry.place.pool), entry.version)
+        elif self._clock.now_ms() - place.since >= _LATE * self.wait * 1000:
+            await self._placements.write(queue, Place(place.pool), entry.version)
 
     async def _carry_redriven(self, record: Record) -> None:
         """Carry redriven messages from where they wait to their target."""

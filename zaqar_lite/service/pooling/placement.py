@@ -47,8 +47,8 @@ class Place(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where a queue lies; no `pool`: in the server's own store.
 
     A queue of a `group` is frozen since `since`, while it moves to the pool `to`; after HELD_MS
-    the holders of claims are refused, too. `keys_in` names the pool that remembers
-    idempotency keys of it. `left` is when it was deleted; all in milliseconds.
+    the holders of claims are refused, too. `keys_in` names the pool that it left at `since`, which
+    may remember idempotency keys of it. `left` is when it was deleted; all in milliseconds.
     """
 
     pool: str | None = None
