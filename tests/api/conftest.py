@@ -131,6 +131,13 @@ class Api:
         assert not says or says in answer.json()["description"], answer.text
         return answer
 
+    async def set(
+        self, key: str, value: object, path: str = "", *, status: int = 200, **said: str
+    ) -> httpx.Response:
+        """Set one key of a queue's metadata by a patch, whose answer has this status."""
+        operation = {"op": "add", "path": f"/metadata/{key}", "value": value}
+        return await self.expect(status, "PATCH", path, [operation], **said)
+
     async def until(self, path: str, enough: Callable[[Any], object], **headers: str) -> Any:
         """Read a document again and again until it is enough."""
 
@@ -160,6 +167,12 @@ class Api:
         assert answer.status_code == 200, answer.text
         messages: list[dict[str, Any]] = answer.json()["messages"]
         return messages
+
+    async def bodies(self, queue: str = "") -> list[Any]:
+        """The bodies of a queue's first page, those that are delayed too."""
+        path = f"/v2/queues/{queue or self.queue}/messages?echo=true&include_delayed=true"
+        answer = await self.expect(200, "GET", path)
+        return [message["body"] for message in answer.json()["messages"]]
 
 
 def bearer(key: str) -> dict[str, str]:

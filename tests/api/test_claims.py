@@ -241,12 +241,11 @@ async def test_refuses_chains_of_dead_letter_queues(api: Api) -> None:
     assert await put("z", "a") == 400
     assert await put("also", "b") == 201
     await api.call("PUT", "/v2/queues/b")
-    operation = [{"op": "add", "path": "/metadata/_dead_letter_queue", "value": "c"}]
-    answer = await api.call("PATCH", "/v2/queues/b", operation)
-    assert (answer.status_code, answer.json()["title"]) == (400, "Invalid request body")
+    chained = ("_dead_letter_queue", "c", "/v2/queues/b")
+    await api.set(*chained, status=400, title="Invalid request body")
     await api.call("DELETE", "/v2/queues/a")
     await api.call("DELETE", "/v2/queues/also")
-    await api.expect(200, "PATCH", "/v2/queues/b", operation)
+    await api.set(*chained)
 
 
 async def pile_up(api: Api, count: int) -> None:
@@ -256,11 +255,8 @@ async def pile_up(api: Api, count: int) -> None:
     claimed = [await api.claim(20) for _ in range(count // 20)]
     for messages in claimed:
         await api.call("DELETE", f"claims/{claim_id_of(messages[0])}")
-    metadata = {"_max_claim_count": 1, "_dead_letter_queue": f"{api.queue}-letters"}
-    operations = [
-        {"op": "add", "path": f"/metadata/{key}", "value": value} for key, value in metadata.items()
-    ]
-    await api.expect(200, "PATCH", "", operations)
+    await api.set("_dead_letter_queue", f"{api.queue}-letters")
+    await api.set("_max_claim_count", 1)
     await api.post({"body": "ready"})
 
 

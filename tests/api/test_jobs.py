@@ -51,11 +51,6 @@ async def run(api: Api, path: str, document: dict[str, Any]) -> dict[str, Any]:
     return await ended(api, answer.headers["location"])
 
 
-async def bodies(api: Api, queue: str = "") -> list[Any]:
-    path = f"/v2/queues/{queue or api.queue}/messages?echo=true&include_delayed=true"
-    return [message["body"] for message in (await api.call("GET", path)).json()["messages"]]
-
-
 async def test_a_filter_puts_back_what_it_means_and_nothing_else(api: Api) -> None:
     ids = await let_die(api, *({"customer": {"id": n % 2}} for n in range(6)))
     await let_die(api, "other", reason="invalid")
@@ -63,8 +58,8 @@ async def test_a_filter_puts_back_what_it_means_and_nothing_else(api: Api) -> No
     job = await run(api, f"{LETTERS}/redrives", {"filter": choice})
     assert (job["state"], job["selected"], job["done"]) == ("completed", 3, 3)
     assert (job["total"], job["examined"], job["refused"]) == (7, 7, {})
-    assert await bodies(api) == [{"customer": {"id": 1}}] * 3
-    assert len(await bodies(api, "letters")) == 4
+    assert await api.bodies() == [{"customer": {"id": 1}}] * 3
+    assert len(await api.bodies("letters")) == 4
     shown = (await api.call("GET", f"messages/{ids[1]}?details=true")).json()
     assert (shown["claim_count"], shown["dead_letter"]["redriven"]) == (0, 1)
     assert [attempt["reason"] for attempt in shown["attempts"]] == ["http_503"]
@@ -88,7 +83,7 @@ async def test_a_dry_run_tells_what_is_meant(api: Api, choice: Any, count: int) 
     job = await run(api, f"{LETTERS}/redrives", {"filter": choice, "dry_run": True})
     assert (job["state"], job["selected"], job["done"]) == ("completed", count, 0)
     assert [one["id"] for one in job["sample"]] == ids[:count]
-    assert len(await bodies(api, "letters")) == 2
+    assert len(await api.bodies("letters")) == 2
 
 
 async def test_few_ids_are_put_back_at_once(api: Api) -> None:
@@ -102,7 +97,7 @@ async def test_few_ids_are_put_back_at_once(api: Api) -> None:
         1,
         {"claimed": 1, "gone": 1},
     )
-    assert await bodies(api) == [3]
+    assert await api.bodies() == [3]
     await api.expect(200, "GET", f"{LETTERS}/messages/{second}")
 
 
@@ -111,7 +106,7 @@ async def test_many_ids_are_acted_on_by_a_job(api: Api) -> None:
     job = await run(api, "delayed/cancel", {"ids": [*ids, "0" * 32]})
     assert (job["state"], job["total"]) == ("completed", 131)
     assert (job["done"], job["refused"]) == (130, {"gone": 1})
-    assert await bodies(api) == []
+    assert await api.bodies() == []
 
 
 async def test_a_letter_goes_back_three_times_unless_somebody_insists(api: Api) -> None:
@@ -189,7 +184,7 @@ async def test_a_limit_ends_an_act_on_a_few(api: Api) -> None:
     ids = await let_die(api, *range(5))
     answer = await api.call("POST", f"{LETTERS}/redrives", {"ids": ids, "limit": 2})
     assert (answer.json()["selected"], answer.json()["done"]) == (2, 2)
-    assert len(await bodies(api)) == 2
+    assert len(await api.bodies()) == 2
 
 
 async def test_a_limit_and_a_rate_count_what_is_meant(api: Api) -> None:
@@ -198,7 +193,7 @@ async def test_a_limit_and_a_rate_count_what_is_meant(api: Api) -> None:
     document = {"filter": choice, "limit": 3, "max_per_second": 2}
     job = await run(api, f"{LETTERS}/redrives", document)
     assert (job["state"], job["selected"], job["done"]) == ("completed", 3, 3)
-    assert [body["n"] for body in await bodies(api)] == [1, 3, 5]
+    assert [body["n"] for body in await api.bodies()] == [1, 3, 5]
 
 
 @pytest.mark.parametrize("under_way", [0, 1])
@@ -258,7 +253,7 @@ async def test_what_is_delayed_is_cancelled_by_its_group(api: Api) -> None:
     assert (counted["selected"], counted["done"]) == (2, 0)
     job = await run(api, "delayed/cancel", {"filter": {"group": "c-7"}})
     assert (job["selected"], job["done"], job["examined"], job["total"]) == (2, 2, 2, 2)
-    assert await bodies(api) == [1, 3]
+    assert await api.bodies() == [1, 3]
     (one, other) = (
         await api.call("GET", "messages?echo=true&details=true&include_delayed=true")
     ).json()["messages"]

@@ -257,10 +257,8 @@ async def test_a_flavor_says_in_which_pools_a_queue_may_lie(pools: Pools) -> Non
     assert await pools.holds("two", api.queue)
     await api.call("PUT", "/v2/queues/plain")
     assert await pools.holds("one", "plain")  # two serves its flavor only
-    patch = [{"op": "add", "path": "/metadata/_flavor", "value": "fast"}]
-    refused = await api.call("PATCH", "/v2/queues/plain", patch)
-    assert refused.status_code == 400
-    assert "lies in the pool 'one'" in refused.json()["description"]
+    says = "lies in the pool 'one'"
+    await api.set("_flavor", "fast", "/v2/queues/plain", status=400, says=says)
     await api.call("PATCH", "/v2/pools/two", {"weight": 0})
     await api.expect(503, "PUT", "/v2/queues/late", {"_flavor": "fast"})
 
@@ -291,11 +289,9 @@ async def test_a_dead_letter_queue_in_another_pool_is_refused(pools: Pools) -> N
         await api.call("PUT", f"/v2/flavors/{name}", {"pool_list": [name]})
         await api.call("PUT", f"/v2/queues/in-{name}", {"_flavor": name})
     policy = {"_dead_letter_queue": "in-two", "_max_claim_count": 1}
-    refused = await api.expect(400, "PUT", "/v2/queues/new", {**policy, "_flavor": "one"})
-    patch = [{"op": "add", "path": "/metadata/_dead_letter_queue", "value": "in-two"}]
-    refused = await api.call("PATCH", "/v2/queues/in-one", patch)
-    assert refused.status_code == 400
-    assert "must lie in the same pool" in refused.json()["description"]
+    await api.expect(400, "PUT", "/v2/queues/new", {**policy, "_flavor": "one"})
+    says = "must lie in the same pool"
+    await api.set("_dead_letter_queue", "in-two", "/v2/queues/in-one", status=400, says=says)
     await api.expect(201, "PUT", "/v2/queues/new", policy)
     assert await pools.holds("two", "in-two")
 
@@ -349,10 +345,8 @@ async def test_a_queue_with_a_history_lies_in_the_servers_own_store(
         assert [one["id"] for one in ended] == [posted]
         in_pool = f"/v2/queues/{api.queue}-in-pool"
         await api.expect(201, "PUT", in_pool)
-        change = [{"op": "add", "path": "/metadata/_done_retention", "value": 60}]
-        refused = await api.call("PATCH", in_pool, change)
-        assert refused.status_code == 400
-        assert "_done_retention can't be set" in refused.json()["description"]
+        says = "_done_retention can't be set"
+        await api.set("_done_retention", 60, in_pool, status=400, says=says)
 
 
 async def test_a_history_is_refused_where_the_store_can_keep_none(
@@ -392,10 +386,7 @@ async def test_what_a_pool_can_not_do_is_refused(pools: Pools) -> None:
     assert refused.json()["description"] == "No pool of the flavor f can do what is asked for."
     await api.expect(201, "PUT", "", {"_flavor": "f"})
     for key, value in (("_filter", "a = 'b'"), ("_priority", "RULES (a = 'b' -> 5)")):
-        change = [{"op": "add", "path": f"/metadata/{key}", "value": value}]
-        refused = await api.call("PATCH", "", change)
-        assert refused.status_code == 400
-        assert f"{key} can't be set" in refused.json()["description"]
+        await api.set(key, value, status=400, says=f"{key} can't be set")
     other = f"/v2/queues/{api.queue}-other"
     await api.expect(201, "PUT", other)
     refused = await api.call("PUT", f"{other}-filtered", {"_filter": "a = 'b'"})

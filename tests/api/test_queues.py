@@ -223,8 +223,7 @@ async def test_warns_of_what_is_stored_and_is_no_option(api: Api) -> None:
     assert len(told) < 300
     known = {"_retry_backoff": {"type": "list", "delays": [5]}, "_flavor": "x"}
     assert "Zaqar-Lite-Warning" not in (await api.call("PUT", "", known)).headers
-    operations = [{"op": "add", "path": "/metadata/_dead_leter_queue", "value": "d"}]
-    answer = await api.call("PATCH", "", operations)
+    answer = await api.set("_dead_leter_queue", "d")
     assert "did you mean _dead_letter_queue?" in answer.headers["Zaqar-Lite-Warning"]
 
 

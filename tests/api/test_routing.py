@@ -4,7 +4,6 @@ import asyncio
 import uuid
 from pathlib import Path
 
-import httpx
 import pytest
 
 from tests.api.conftest import Api, MakeApi
@@ -15,22 +14,13 @@ from zaqar_lite.service.post_validation import Draft
 pytestmark = pytest.mark.anyio
 
 
-async def patch(api: Api, queue: str, operations: list[dict[str, object]]) -> httpx.Response:
-    return await api.call("PATCH", f"/v2/queues/{queue}", operations)
-
-
-async def bodies(api: Api, queue: str) -> list[object]:
-    answer = await api.call("GET", f"/v2/queues/{queue}/messages?echo=true&include_delayed=true")
-    return [message["body"] for message in answer.json()["messages"]]
-
-
 async def test_copies_a_message_into_every_queue_whose_filter_matches(api: Api) -> None:
     await api.call("PUT", "/v2/queues/red", {"_filter": "colour = 'red'"})
     await api.call("PUT", "/v2/queues/here", {"_filter": f"queue = '{api.queue}'"})
     await api.post({"body": 1, "headers": {"colour": "red", "queue": "forged"}}, {"body": 2})
-    assert await bodies(api, api.queue) == [1, 2]
-    assert await bodies(api, "red") == [1]
-    assert await bodies(api, "here") == [1, 2]
+    assert await api.bodies() == [1, 2]
+    assert await api.bodies("red") == [1]
+    assert await api.bodies("here") == [1, 2]
 
 
 async def test_a_copy_is_an_entry_of_its_own(api: Api) -> None:
@@ -76,7 +66,7 @@ async def test_a_filter_does_not_reach_older_messages_nor_other_projects(api: Ap
     await api.post({"body": "old"})
     await api.call("PUT", "/v2/queues/all", {"_filter": "TRUE"})
     await api.call("POST", "/v2/queues/x/messages", {"messages": [{"body": 1}]}, X_Project_ID="b")
-    assert await bodies(api, "all") == []
+    assert await api.bodies("all") == []
 
 
 async def test_serves_lower_priority_numbers_first_and_ties_in_order(api: Api) -> None:
@@ -114,10 +104,8 @@ async def test_a_queue_without_a_filter_does_not_count_for_the_limit(make_api: M
     async with make_api(max_filters_per_project=0) as api:
         await api.expect(400, "PUT", "/v2/queues/a", {"_filter": "TRUE"})
         await api.expect(201, "PUT", "/v2/queues/p", {"_priority": rules})
-        add = [{"op": "add", "path": "/metadata/note", "value": 1}]
-        assert (await patch(api, "p", add)).status_code == 200
-        add = [{"op": "add", "path": "/metadata/_filter", "value": "TRUE"}]
-        assert (await patch(api, "p", add)).status_code == 400
+        await api.set("note", 1, "/v2/queues/p")
+        await api.set("_filter", "TRUE", "/v2/queues/p", status=400)
 
 
 async def test_a_queue_that_has_a_filter_can_be_changed_at_the_limit(
@@ -129,11 +117,8 @@ async def test_a_queue_that_has_a_filter_can_be_changed_at_the_limit(
         for name in ("a", "b"):
             assert (await api.call("PUT", f"/v2/queues/{name}", {"_filter": "TRUE"})).is_success
     async with make_api(store=store, max_filters_per_project=1) as api:
-        for key, value in (("note", 1), ("_filter", "FALSE")):
-            change: list[dict[str, object]] = [
-                {"op": "add", "path": f"/metadata/{key}", "value": value}
-            ]
-            assert (await patch(api, "b", change)).status_code == 200
+        await api.set("note", 1, "/v2/queues/b")
+        await api.set("_filter", "FALSE", "/v2/queues/b")
         await api.expect(400, "PUT", "/v2/queues/c", {"_filter": "TRUE"})
 
 
@@ -175,8 +160,8 @@ async def test_a_post_makes_no_more_copies_than_is_allowed(make_api: MakeApi) ->
         messages = {"messages": [{"body": number} for number in range(3, 6)]}
         answer = await api.expect(400, "POST", "messages", messages, says="Message 2: ")
         assert "copies" in answer.json()["description"]
-        assert await bodies(api, api.queue) == [1, 2]
-        assert await bodies(api, "copy-0") == [1, 2]
+        assert await api.bodies() == [1, 2]
+        assert await api.bodies("copy-0") == [1, 2]
 
 
 async def test_a_message_whose_filters_cost_too_much_is_refused(api: Api) -> None:
@@ -186,7 +171,7 @@ async def test_a_message_whose_filters_cost_too_much_is_refused(api: Api) -> Non
     messages = {"messages": [{"body": 2}, {"body": 3, "headers": {"text": "x" * 8_000}}]}
     answer = await api.expect(400, "POST", "messages", messages)
     assert answer.json()["description"].startswith("Message 1: The filters take more than")
-    assert await bodies(api, api.queue) == [1]
+    assert await api.bodies() == [1]
 
 
 async def test_others_have_their_turns_while_a_post_goes_through_many_filters(api: Api) -> None:
@@ -219,5 +204,5 @@ async def test_a_stored_filter_that_is_refused_now_is_passed_over(
         await api.expect(201, "PUT", "/v2/queues/old", filters)
     await api.call("PUT", "/v2/queues/new", {"_filter": "TRUE"})
     await api.post({"body": 1})
-    assert (await bodies(api, "new"), await bodies(api, "old")) == ([1], [])
+    assert (await api.bodies("new"), await api.bodies("old")) == ([1], [])
     assert (await api.call("GET", "/v2/queues/old")).json()["_filter"] == filters["_filter"]
