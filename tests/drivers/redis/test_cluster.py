@@ -156,7 +156,7 @@ async def test_a_map_that_another_call_forgot_has_been_read(
     asking = asyncio.create_task(ask(router))
     while not router._map:  # type: ignore[attr-defined]  # noqa: ASYNC110 - the very turn
         await asyncio.sleep(0)
-    router.forget_map()
+    router.leave(None)
     assert await asking
     await router.close()
 

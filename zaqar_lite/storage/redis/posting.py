@@ -200,7 +200,8 @@ class Posting(MessageStore):
                 instant, first = rest
                 await self._runner.register(queue, instant)
                 if longest != "":
-                    await self._runner.complete_post(queue)
+                    complete = self._runner.complete_post(queue)
+                    await self._runner.follow_ups.run(complete, patience=None)
                 if outbox:
                     self._outbox.begin_to_drain(queue)
                 return await batch.posted(int.from_bytes(first, "big"))

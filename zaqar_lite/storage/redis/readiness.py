@@ -183,7 +183,7 @@ class Readiness:
             logger.debug("no signals from Redis for now: %s", reply)
             away.add(node)
             if reply.code == "MOVED":
-                self._router.forget_map()
+                self._router.leave(node)
             return False
         if channel not in self._queues:  # nobody watches it any more
             subscription.leave(channel)

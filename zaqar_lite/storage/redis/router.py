@@ -143,9 +143,6 @@ class Router(ABC):
         """
         return await connect(node, self._address, make)
 
-    def forget_map(self) -> None:  # noqa: B027 - only a cluster has one
-        """Forget which node serves which slot, so that the next call asks again."""
-
     def leave(self, node: Any) -> None:  # noqa: ANN401
         """Forget a node's links that were lost or lead to a replica, unless they were replaced."""
         for lane in _lanes(node):
@@ -279,10 +276,6 @@ class ClusterRouter(Router):
         if node is None:
             raise ConnectionLost(f"nobody serves slot {slot} of the cluster", sent=False)
         return node
-
-    def forget_map(self) -> None:
-        """Forget which node serves which slot, so that the next call asks again."""
-        self._map = {}
 
     async def nodes(self) -> list[Any]:
         """All masters."""

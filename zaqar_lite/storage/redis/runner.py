@@ -59,7 +59,7 @@ class Runner:
             )
             status = reply[0]
             if status == b"busy":
-                await self._complete(queue)
+                await self.complete_post(queue)
             elif status == b"arm":
                 await self._arm(queue, reply[1])
             elif status == b"changed":
@@ -100,14 +100,10 @@ class Runner:
         return read_messages(reply, start, now, bodies, details=details, show_delay=show_delay)
 
     async def complete_post(self, queue: QueueRef) -> None:
-        """Store the parts of a post, which is committed: on failure the next caller goes on."""
-        await self.follow_ups.run(self._complete(queue), patience=None)
-
-    async def _complete(self, queue: QueueRef) -> None:
         """Store the parts of a committed post, in one task of this process.
 
         Waiting calls continue in the order in which they came, so many long posts can't keep a
-        reader out.
+        reader out. On failure the next caller goes on.
         """
         await self.router.once(queue, partial(self._publish, queue))
 
