@@ -10,6 +10,7 @@ import pytest
 from tests.drivers.sql.disk import failing_disk
 from tests.drivers.sql.store import Store
 from tests.drivers.store import QUEUE
+from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.sql import place
 
@@ -33,6 +34,35 @@ async def test_settings_of_the_connections_are_in_effect(tmp_path: Path) -> None
     }
     assert 0 < limit <= 64 << 20
     assert in_ram.pragma("temp_store") == 2
+
+
+@pytest.mark.parametrize("table", ["counter", "post"])
+async def test_a_file_is_refused_in_words_where_what_a_start_reads_is_damaged(
+    table: str, tmp_path: Path
+) -> None:
+    async with Store(tmp_path / "data") as store:
+        page = store.db.execute("SELECT rootpage FROM sqlite_schema WHERE name = ?", (table,)).get
+        size = int(store.db.connection.pragma("page_size"))
+    with store.place.file.open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(bytes(size))
+    for _ in range(2):  # whoever is refused lets the directory go
+        with pytest.raises(ConfigurationError, match="salvage"):
+            await Store(tmp_path / "data").messages.open()
+
+
+async def test_a_cut_short_post_that_can_not_be_read_is_forgotten(tmp_path: Path) -> None:
+    """It was never acknowledged. The file is damaged, or another version wrote it."""
+    async with Store(tmp_path / "data") as store:
+        for part in (b"\xc1", b"\x90"):
+            values = (part[0], 0, b"", part)
+            await store.db.write(
+                lambda db, values: [*db.execute("INSERT INTO post VALUES (?, ?, ?, ?)", values)],
+                values,
+            )
+        await store.restart()
+        await store.post("text")
+        assert store.db.execute("SELECT count(*) FROM post").get == 0
 
 
 async def test_the_event_loop_syncs_nothing(tmp_path: Path) -> None:

@@ -219,6 +219,7 @@ class InFile(InRam):
                 writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
             writer.set_wal_hook(self._note_wal)
             writer.execute("UPDATE counter SET one = 1")  # makes the WAL
+            writer.execute("SELECT count(*) FROM post").fetchall()  # a start reads it, too
             self._copier = connect(str(self.file))
             self._copier.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             self._copier.pragma("synchronous", "NORMAL")

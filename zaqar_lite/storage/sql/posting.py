@@ -10,6 +10,7 @@ finished later, or forgotten where it was cut short before.
 
 import asyncio
 import json
+import logging
 from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -29,6 +30,8 @@ from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.entries import DELAYED, READY
 from zaqar_lite.storage.sql.queues import Queue
 from zaqar_lite.storage.sql.shares import BYTES, cost_of
+
+logger = logging.getLogger(__name__)
 
 _AT_ONCE, _PART = 100, 30
 """The cost (`cost_of`: messages, copies and bytes) up to which a post is stored in one step, and of
@@ -331,8 +334,13 @@ def _find_large(db: Database, number: int) -> LargePost | None:
         db.execute("DELETE FROM post WHERE number = ?", (number,))
         return None
     (_, _, head), *parts = rows
-    left = [_decode_part(content) for _, ids, content in parts if ids is None]
-    large = LargePost(db, _decode_head(head), left, number)
+    try:
+        left = [_decode_part(content) for _, ids, content in parts if ids is None]
+        large = LargePost(db, _decode_head(head), left, number)
+    except msgspec.DecodeError as exc:
+        logger.error("a post that was cut short can't be read, and is forgotten: %s", exc)
+        db.execute("DELETE FROM post WHERE number = ?", (number,))
+        return None
     large.entered = len(parts) - len(left)
     large.ids = _texts_of(b"".join(ids for _, ids, _ in parts if ids is not None))
     for messages in left:
