@@ -1,6 +1,5 @@
 """Topics: to the status code as upstream's, and what is posted goes to the subscriptions alone."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -196,8 +195,9 @@ async def test_its_subscriptions_are_its_own(api: Api) -> None:
     await api.expect(204, "PUT", f"{path}/confirm", {"confirmed": True})
     await api.expect(204, "DELETE", path)
     await api.expect(404, "GET", path)
+    await subscribe(api, "queue:last")
     await post(api, {"body": 2})
-    await asyncio.sleep(0.3)
+    await in_queue(api, "last", 1)
     assert len(await messages(api, "other")) == 1
 
 
@@ -217,8 +217,9 @@ async def test_a_queue_that_is_full_gets_it_once_there_is_room(make_api: MakeApi
         policy = {"retries_with_no_delay": 0, "minimum_delay": 1, "minimum_delay_retries": 30}
         await api.post({"body": "there"})
         await subscribe(api, f"queue:{api.queue}", options={"_retry_policy": policy})
+        await subscribe(api, "queue:last")
         await post(api, {"body": "later"})
-        await asyncio.sleep(0.3)
+        await in_queue(api, "last", 1)
         assert len(await messages(api, api.queue)) == 1
         await api.expect(200, "DELETE", "messages?pop=1")
 
