@@ -23,6 +23,7 @@ from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.delivery.outbox import OUTBOX_QUEUES
 from zaqar_lite.storage.sql.messages import SqlMessageStore
+from zaqar_lite.storage.sql.records import SqlManagementStore
 from zaqar_lite.webhooks import InvalidSignature, verify
 
 pytestmark = pytest.mark.anyio
@@ -415,6 +416,55 @@ async def test_who_is_not_asked_for_want_of_a_store_is_asked_by_the_next_try(
         await api.expect(204, "PUT", asked.document["URL-Paths"], answer, **signed)
         with away_once("post", "~again"):
             await api.expect(204, "PUT", f"{path}/confirm", {"confirmed": False})
+
+
+async def test_a_message_that_ends_its_subscription_is_kept_whatever_fails_meanwhile(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forgotten, delete = asyncio.Event(), SqlManagementStore.delete_record
+
+    async def fail_once(self: Any, kind: str, *args: Any, **more: Any) -> bool:
+        if kind == "deliveries" and not forgotten.is_set():
+            forgotten.set()
+            raise Unavailable("The store is away.")
+        return await delete(self, kind, *args, **more)
+
+    monkeypatch.setattr(SqlManagementStore, "delete_record", fail_once)
+    async with Receiver(410) as receiver:
+        made, _ = await subscribe(api, receiver.url)
+        await api.post({"body": 1})
+        await forgotten.wait()
+        api.advance(61)
+        (one,) = await deliveries(api, made)
+        assert one["reason"] == "the receiver answered 410"
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_what_waits_for_a_subscription_that_is_disabled_is_kept(
+    api: Api, ordered: bool
+) -> None:
+    async with Receiver(503, 410) as receiver:
+        options = {"_retry_policy": policy(minimum=3, delay=60), "ordered": ordered}
+        made, _ = await subscribe(api, receiver.url, options=options)
+        await api.post({"body": "waits"})
+        await receiver.wait(1)
+        if ordered:
+            await api.post({"body": "behind"})
+        else:
+            await api.post({"body": "gone"})
+            await receiver.wait(2)
+        await asyncio.sleep(0.2)
+        api.advance(61)
+        path = f"subscriptions/{made}/deliveries?state=failed"
+        await api.until(path, lambda page: len(page["deliveries"]) == 2)
+        await api.post({"body": "posted since"})
+        api.advance(61)
+        await asyncio.sleep(1)
+        listed = (await api.call("GET", path)).json()["deliveries"]
+        kept = {one["message"]["body"]: one["reason"] for one in listed}
+        last, refused = ("behind", "waits") if ordered else ("waits", "gone")
+        disabled = "the subscription is disabled"
+        assert kept == {refused: "the receiver answered 410", last: disabled}
 
 
 async def test_a_retry_delivers_no_message_before_it_is_due(api: Api) -> None:

@@ -188,6 +188,8 @@ class StrictOrder:
     ) -> float | None:
         """Try the first message; answer the seconds to its next try, None without one."""
         posted = decode_outbox_message(message.body)
+        if subscription.disabled is not None and posted.posted_at > subscription.disabled.at:
+            return None
         if state.id != posted.id:
             state.id, state.attempts, state.next_at = posted.id, 0, 0
         entry = await self.look(posted, message, ordered) if posted.due_at else posted
@@ -422,9 +424,13 @@ class Deliveries:
         self, delivery: Delivery, subscription: Subscription, policy: object, *, is_fresh: bool
     ) -> tuple[Delivery, float] | None:
         """Attempt a delivery; answer it with the seconds to its next try, None without one."""
-        if subscription.disabled is not None or subscription.expires_at <= self.clock.now_ms():
+        waits = self.confirmed_only and not subscription.confirmed
+        is_message = delivery.kind == "Notification"
+        if subscription.expires_at <= self.clock.now_ms() or (waits and is_message):
             return None
-        if self.confirmed_only and not subscription.confirmed and delivery.kind == "Notification":
+        if subscription.disabled is not None:
+            if not is_fresh:  # it was posted before that
+                await self.bury(delivery, subscription, "the subscription is disabled")
             return None
         result = await self.sender.attempt(delivery, subscription, policy, is_fresh=is_fresh)
         if result.outcome is DeliveryOutcome.DEFERRED:
@@ -441,13 +447,13 @@ class Deliveries:
             case DeliveryOutcome.AGAIN if not is_late:
                 await self._check_failing(subscription)
                 return delivery, result.wait
-            case DeliveryOutcome.GONE:
-                await self._disable(subscription, "the receiver answered 410")
         reason = result.answer.error or f"the receiver answered {result.answer.status}"
         if is_late:
             reason += "; the message's ttl would end before the next try"
         await self.bury(delivery, subscription, reason)
-        if result.outcome is not DeliveryOutcome.GONE:
+        if result.outcome is DeliveryOutcome.GONE:  # last: nothing is kept from then on
+            await self._disable(subscription, "the receiver answered 410")
+        else:
             await self._check_failing(subscription)
         return None
 
