@@ -5,7 +5,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 from zaqar_lite.domain.errors import Unavailable, ZaqarLiteError
 from zaqar_lite.domain.identity import HEALTH_PROJECT
 from zaqar_lite.domain.ids import new_claim_id
-from zaqar_lite.domain.models import Capability, QueueRef, Stats
+from zaqar_lite.domain.models import QueueRef, Stats
 from zaqar_lite.service.background import LoggedErrors
 from zaqar_lite.service.claims import Claims
 from zaqar_lite.service.messages import Messages
@@ -63,11 +63,7 @@ class Health:
         Raises:
             Unavailable: the store does not answer at all.
         """
-        await self.store.ping()
-        queue = _random_queue()
-        if self.pooled is not None:
-            await self._place(self.pooled, None, queue)
-        return await self._probe(queue, _sorted(self.store.capabilities))
+        return await self._look_at(None)
 
     async def pools(self) -> dict[str, Report | None] | None:
         """Report of each pool, None for one that does not answer; None where there are no pools.
@@ -79,25 +75,23 @@ class Health:
             return None
         reports: dict[str, Report | None] = {}
         for name in sorted(await self.pooled.registry.pools()):
-            queue = _random_queue()
             reports[name] = None
             with LoggedErrors(f"health: the pool {name!r}"):
-                reports[name] = await self._probe(
-                    queue, await self._place(self.pooled, name, queue)
-                )
+                reports[name] = await self._look_at(name)
         return reports
 
-    @staticmethod
-    async def _place(pooled: PooledMessages, pool: str | None, queue: QueueRef) -> Sequence[str]:
-        """Place a queue in a pool that answers, or in the server's own store; what that promises.
+    async def _look_at(self, pool: str | None) -> Report:
+        """Work with a queue in a pool that answers, or in the server's own store.
 
         Raises:
             Unavailable: it does not answer.
         """
-        store = await pooled.pool(pool)
+        queue = QueueRef(HEALTH_PROJECT, uuid.uuid4().hex)
+        store = self.store if self.pooled is None else await self.pooled.pool(pool)
         await store.ping()
-        await pooled.placements.write(queue, Place(pool))
-        return _sorted(store.capabilities)
+        if self.pooled is not None:
+            await self.pooled.placements.write(queue, Place(pool))
+        return await self._probe(queue, sorted(one.value for one in store.capabilities))
 
     async def _probe(self, queue: QueueRef, capabilities: Sequence[str]) -> Report:
         """Work with a queue; each operation works on what the earlier ones left."""
@@ -136,14 +130,6 @@ class Health:
         await note("bulk_delete_messages", delete)
         await note("delete_queue", self.queues.delete(queue))
         return Report(operations, volume, capabilities)
-
-
-def _random_queue() -> QueueRef:
-    return QueueRef(HEALTH_PROJECT, uuid.uuid4().hex)
-
-
-def _sorted(capabilities: Collection[Capability]) -> list[str]:
-    return sorted(capability.value for capability in capabilities)
 
 
 async def _timed(name: str, operation: Awaitable[T]) -> tuple[Outcome, T | None]:

@@ -345,8 +345,7 @@ class DrainWorker(BackgroundWorker):
                 await next_turn()
                 await self._carry(work, queue, found, old, new)
                 await asyncio.sleep((time.monotonic() - begun) / 4)  # for other requests
-        # Twice: a sweep may have moved a dead letter from one of them to another meanwhile.
-        for queue in (*group, *group):
+        for queue in group:  # a dead letter that a holder moves meanwhile comes late
             await self._keep(work)
             if (await old.stats(queue)).total:
                 work.value.problem = work.value.problem or _HELD
