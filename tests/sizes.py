@@ -34,7 +34,7 @@ SIZES = {
     "commands": Size(3_200, 3_200),
     "ui": Size(1_900, 1_200),
     "spark": Size(3_200, 3_200),
-    "rabbitmq": Size(2_600, 2_600),
+    "rabbitmq": Size(2_650, 2_600),
     "store": Size(750, 500),
     "sqs": Size(1_600, 1_600),
     "bench, push, openstack": Size(1_700, 1_900),

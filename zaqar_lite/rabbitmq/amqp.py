@@ -66,6 +66,16 @@ async def connected(url: str) -> AsyncIterator[AbstractConnection]:
         await connection.close()
 
 
+async def is_there(connection: AbstractConnection, exchange: str) -> bool:
+    """Tell whether the broker has an exchange."""
+    async with connection.channel() as channel:  # a missing exchange closes it
+        try:
+            await channel.get_exchange(exchange, ensure=True)
+        except ChannelNotFoundEntity:
+            return False
+    return True
+
+
 async def declare(connection: AbstractConnection, topology: Topology) -> None:
     """Declare every entity of a topology; what is there already stays as it is.
 
@@ -73,9 +83,10 @@ async def declare(connection: AbstractConnection, topology: Topology) -> None:
     cannot be lost.
 
     Raises:
-        Conflict: an entity of that name exists with other properties.
+        Conflict: an entity of that name exists with other properties, or more bits.
         Forbidden: the user may not declare it.
     """
+    await _refuse_larger(connection, topology)
     async with connection.channel() as channel:
         for exchange in topology.exchanges:
             declaring = channel.declare_exchange(
@@ -92,6 +103,11 @@ async def declare(connection: AbstractConnection, topology: Topology) -> None:
             end = await find(each.destination, ensure=False)
             binding = end.bind(each.source, each.routing_key)
             await _translated(binding, f"binding {each.source} -> {each.destination}")
+
+
+async def _refuse_larger(connection: AbstractConnection, topology: Topology) -> None:
+    if await is_there(connection, topology.level_exchange(topology.bits)):
+        raise topology.too_small()
 
 
 async def _translated(work: Awaitable[T], what: str) -> T:
@@ -133,8 +149,11 @@ async def remove(
     comes back if something had entered in the meantime.
 
     Raises:
-        Conflict: messages wait in a queue, and `force` was not given. Nothing was removed.
+        Conflict: messages wait in a queue, and `force` was not given, or the broker's topology has
+            more bits. Nothing was removed.
     """
+    # The messages of a larger one end where these do.
+    await _refuse_larger(connection, topology)
     if not force:
         _refuse_full(await waiting(connection, topology))
     async with connection.channel() as channel:

@@ -64,9 +64,7 @@ class Management:
             raise Conflict("; ".join(f"{each.subject}: {each.detail}" for each in wrong))
         larger = f"exchange {topology.level_exchange(topology.bits)}"
         if not prune and larger in {each.subject for each in findings}:
-            # Patterns of fewer digits match its keys too: every message would come early.
-            few = f"{larger} is of more than {topology.bits} bits: give its --max-delay or --bits"
-            raise Conflict(f"{few}, or another --prefix")
+            raise topology.too_small()
         kinds = {Kind.MISSING, Kind.EXTRA} if prune else {Kind.MISSING}
         chosen = [each for each in findings if each.kind in kinds]
         if not dry_run:

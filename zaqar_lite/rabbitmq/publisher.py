@@ -13,10 +13,10 @@ from typing import Self
 
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractExchange
-from aio_pika.exceptions import ChannelNotFoundEntity, DeliveryError, PublishError
+from aio_pika.exceptions import DeliveryError, PublishError
 
 from zaqar_lite.domain.errors import Invalid, Unavailable
-from zaqar_lite.rabbitmq.amqp import LOST
+from zaqar_lite.rabbitmq.amqp import LOST, is_there
 from zaqar_lite.rabbitmq.messages import DUE, LIMITS, copy_of, for_zaqar
 from zaqar_lite.rabbitmq.topology import Topology, in_seconds
 
@@ -60,10 +60,10 @@ class Publisher:
             Unavailable: the broker has no such topology, or one of fewer bits.
         """
         topology, bits = self.topology, self.topology.bits
-        while await self._is_there(topology.level_exchange(bits)):
+        while await is_there(self._connection, topology.level_exchange(bits)):
             bits += 1
         for exchange in (topology.level_exchange(bits - 1), topology.ingest):
-            if not await self._is_there(exchange):
+            if not await is_there(self._connection, exchange):
                 why = f"the broker has no {exchange}: is the topology applied, with {bits} bits?"
                 raise Unavailable(why)
         self.topology = replace(topology, bits=bits)
@@ -71,14 +71,6 @@ class Publisher:
         self._ingest = await channel.get_exchange(topology.ingest, ensure=False)
         self._channel = channel
         return self
-
-    async def _is_there(self, exchange: str) -> bool:
-        async with self._connection.channel() as channel:  # a missing exchange closes it
-            try:
-                await channel.get_exchange(exchange, ensure=True)
-            except ChannelNotFoundEntity:
-                return False
-        return True
 
     async def __aexit__(self, *_: object) -> None:
         """Close the channel, not the connection."""

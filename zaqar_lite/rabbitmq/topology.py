@@ -31,7 +31,7 @@ from enum import StrEnum
 from fractions import Fraction
 from functools import cached_property
 
-from zaqar_lite.domain.errors import Invalid
+from zaqar_lite.domain.errors import Conflict, Invalid
 
 MAX_TTL_MS = 315_360_000_000  # RabbitMQ refuses a longer x-message-ttl: ten years
 MAX_PREFIX = 60
@@ -323,6 +323,11 @@ class Topology:
     def level_exchange(self, level: int) -> str:
         """The exchange that decides what comes after level `level`."""
         return f"{self.prefix}.{2**level}.done"
+
+    def too_small(self) -> Conflict:
+        """The error where the broker has more bits: patterns of fewer digits match its keys too."""
+        larger = f"exchange {self.level_exchange(self.bits)} is of more than {self.bits} bits"
+        return Conflict(f"{larger}: give its --max-delay or --bits, or another --prefix")
 
     @property
     def levels(self) -> range:
