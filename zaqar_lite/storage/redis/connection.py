@@ -102,7 +102,7 @@ class Connection:
             if isinstance(info, Exception):
                 raise info
             _check(info)
-            if info.get("redis_mode") == "cluster":
+            if info.get("cluster_enabled") == "1":  # `redis_mode` is not in Valkey 8
                 self.router.keep_to_slots()
 
     async def close(self, user: object) -> None:
