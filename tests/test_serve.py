@@ -94,6 +94,13 @@ def test_refuses_a_port_that_is_taken() -> None:
     assert port in line
 
 
+def test_refuses_a_host_that_no_name_can_be() -> None:
+    done = serve_in_vain("--store", "memory://", "--auth", "keys", "--host", "é" * 70)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert "can't listen on é" in line
+
+
 def test_starts_and_idles_small() -> None:
     with ServerProcess("memory://") as warm:
         assert warm.alive()

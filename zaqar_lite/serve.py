@@ -70,9 +70,10 @@ def run(arguments: argparse.Namespace) -> int:
     for port in (settings.port, settings.websocket_port):
         try:
             listeners += [] if port is None else [_listen(settings.host, port)]
-        except OSError as exc:
+        except (OSError, TypeError) as exc:  # some names are none that could be looked up
+            why = getattr(exc, "strerror", exc)
             print(
-                f"zaqar-lite: can't listen on {settings.host}:{port}: {exc.strerror}.",
+                f"zaqar-lite: can't listen on {settings.host}:{port}: {why}.",
                 file=sys.stderr,
             )
             return 2
