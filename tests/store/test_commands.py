@@ -97,6 +97,26 @@ def test_a_damaged_page_is_found(directory: Path, capsys: Capture) -> None:
     assert "The file is damaged: restore a backup, or run zaqar-lite store salvage." in out
 
 
+@pytest.mark.parametrize("damage", [b'need"e', b"need\xffe"])
+def test_a_body_that_is_damaged_is_told_and_does_not_come_along(
+    damage: bytes, directory: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    async def post(store: Store) -> None:
+        await store.post("a needle")
+
+    on(directory, post)
+    file = directory / FILE_NAME
+    file.write_bytes(file.read_bytes().replace(b"needle", damage))
+    assert store("check", directory) == 1
+    assert "1 rows of 'entry' have a body that is no JSON." in capsys.readouterr().out
+    assert store("export", directory, tmp_path / "out") == 2
+    assert f"store salvage {directory} NEW_DIRECTORY" in capsys.readouterr().err
+    assert store("salvage", directory, tmp_path / "new") == 0
+    assert store("check", tmp_path / "new") == 0
+    assert store("export", tmp_path / "new", tmp_path / "out") == 0
+    assert b"copied" in (tmp_path / "out").read_bytes()
+
+
 def test_what_is_no_store_at_all_is_refused(directory: Path, capsys: Capture) -> None:
     file = directory / FILE_NAME
     file.write_bytes(b"x" * 100_000)

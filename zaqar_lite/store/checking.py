@@ -9,6 +9,8 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 import apsw
+from msgspec import DecodeError
+from msgspec.json import decode
 
 
 class Lost(NamedTuple):
@@ -48,6 +50,8 @@ _POSITION = "(SELECT ifnull(max(position), 0) FROM entry)"
 _VERSION = "(SELECT ifnull(max(version), 0) FROM queue)"
 LOST = (
     Lost("entry", "body NOT IN (SELECT number FROM body)", "have no body", "DELETE FROM entry"),
+    Lost("entry", "body IN (SELECT number FROM body WHERE NOT is_json(body))",
+         "have a body that is no JSON", "DELETE FROM entry"),
     Lost("entry", "size != (SELECT length(body) FROM body WHERE number = entry.body)",
          "are of another size than their bodies",
          "UPDATE entry SET size = (SELECT length(body) FROM body WHERE number = entry.body)"),
@@ -102,8 +106,18 @@ _TABLES = {
 """The key of each table, and the values of its first column that must be there."""
 
 
+def _is_json(*values: Any) -> bool:  # noqa: ANN401 - any value of SQLite
+    """The function `is_json` of the rules: SQLite's own takes bytes that are no UTF-8."""
+    try:
+        decode(*values)
+    except (DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
 def check(store: apsw.Connection) -> Iterator[str]:
     """Say what is wrong with a store, in a sentence each."""
+    store.create_scalar_function("is_json", _is_json)
     damages = []
     try:
         for (text,) in store.execute("PRAGMA integrity_check"):
@@ -131,6 +145,7 @@ def check(store: apsw.Connection) -> Iterator[str]:
 
 def _mend(store: apsw.Connection) -> None:
     """Make all of this hold, in a store of which rows are missing; the sweep visits every queue."""
+    store.create_scalar_function("is_json", _is_json)
     for rule in LOST:
         store.execute(f"{rule.mends} WHERE {rule.where}")
     for kept in KEPT:

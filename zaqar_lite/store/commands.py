@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import apsw
+from msgspec import DecodeError
 
 from zaqar_lite.domain.addresses import shown
 from zaqar_lite.domain.clock import Clock
@@ -80,7 +81,7 @@ def _run(run: Run, arguments: argparse.Namespace) -> int:
         return run(arguments) or 0
     except BrokenPipeError:
         raise
-    except (apsw.CorruptError, apsw.NotADBError, UnicodeDecodeError) as exc:
+    except (apsw.CorruptError, apsw.NotADBError, UnicodeDecodeError, DecodeError) as exc:
         why = (
             f"The store is damaged ({exc}), and kept as it is: restore a backup, or save what "
             f"can be read of it: zaqar-lite store salvage {arguments.store} NEW_DIRECTORY."
@@ -111,9 +112,8 @@ def run_backup(arguments: argparse.Namespace) -> None:
     if target.exists() or Path(f"{target}-wal").exists():
         raise ConfigurationError(f"{target} is there already: name a new file for the backup.")
     with snapshot(file_of(arguments.store)) as source, made_beside(target) as made:
-        with closing(connect(str(made))) as copy:
-            with copy.backup("main", source, "main") as backup:
-                backup.step(-1)
+        with closing(connect(str(made))) as copy, copy.backup("main", source, "main") as backup:
+            backup.step(-1)
     print(f"{target} has {target.stat().st_size} bytes")
 
 
@@ -131,7 +131,11 @@ def run_export(arguments: argparse.Namespace) -> None:
 
 def run_import(arguments: argparse.Namespace) -> None:
     """Read JSON lines into a store, which is made where there is none."""
-    database = database_of(arguments.store)
+    if is_slatedb(arguments.store):
+        engine = create_engine(arguments.store)
+        database: Database = OpenDataDatabase(engine, Clock(), StoreOptions())
+    else:
+        database = Database(place_of(arguments.store), Clock(), StoreOptions())
     # The address is no matter of an import, which listens nowhere.
     settings = load_settings(
         environment=os.environ, config=arguments.config, overrides={"host": "localhost"}
@@ -221,13 +225,6 @@ def file_of(store: str) -> Path:
 def is_slatedb(store: str) -> bool:
     """Whether a command's word is the URI of a SlateDB store."""
     return re.match(r"(?i)opendata\+(slatedb|s3):", store) is not None
-
-
-def database_of(store: str) -> Database:
-    """The tables to import into, not yet open: of SlateDB, or of a file."""
-    if is_slatedb(store):
-        return OpenDataDatabase(create_engine(store), Clock(), StoreOptions())
-    return Database(place_of(store), Clock(), StoreOptions())
 
 
 @contextmanager

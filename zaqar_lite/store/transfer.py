@@ -240,8 +240,8 @@ def _queue_of(line: _Line) -> QueueRef | None:
 
 def _add_record(db: Database, line: _Record) -> None:
     lasts = None if line.expires_at is None else line.expires_at - db.clock.now_ms()
-    is_over = lasts is not None and lasts <= 0
-    if not is_over and records.find(db, line.kind, line.project, line.name) is None:
+    is_live = lasts is None or lasts > 0
+    if is_live and records.find(db, line.kind, line.project, line.name) is None:
         value = line.value.encode()
         records.put(db, line.kind, line.project, line.name, value, ttl_ms=lasts)
 
