@@ -147,7 +147,8 @@ async def post(  # noqa: PLR0917 - as the seam has it
         is_large = cost > _AT_ONCE and len(messages) > 1 and not db.is_post_whole
         await _take_share(db, ref.project, _PART if is_large else cost)
     while True:
-        await _turn(db, ref)
+        if ref in db.busy or db.unfinished:
+            await _turn(db, ref)
         try:
             if cost <= _AT_ONCE or len(messages) == 1:
                 if (answer := await db.write(_post_at_once, wanted)) is not None:
