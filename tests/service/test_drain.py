@@ -39,7 +39,7 @@ from zaqar_lite.service.pooling.drain import (
     Drains,
     DrainWorker,
 )
-from zaqar_lite.service.pooling.placement import CARRY, HELD_MS, Entry, Place, Placements
+from zaqar_lite.service.pooling.placement import CARRY, HELD_MS, PLACE, Entry, Place, Placements
 from zaqar_lite.service.pooling.pooled_store import OpenConnections, PooledMessages
 from zaqar_lite.service.pooling.pools import Pool, PoolRegistry, StoreKind
 from zaqar_lite.service.records import Held
@@ -469,6 +469,15 @@ async def test_a_pool_that_is_full_can_be_drained(
     async with draining(pools):
         await until_over(pools)
     assert [one.id for one in await pools.new.get_messages(QUEUE, posted)] == posted
+
+
+async def test_a_pool_that_was_deleted_meanwhile_is_drained(pools: Pools) -> None:
+    await pools.management.delete_record(PLACE, *QUEUE)
+    await pools.drains.begin("old")
+    await pools.registry.kind.delete("", "old")
+    pools.worker.start()
+    assert (await until_over(pools)).state == "completed"
+    await pools.worker.stop()
 
 
 async def test_a_queue_that_no_other_pool_fits_holds_up_no_other(pools: Pools) -> None:

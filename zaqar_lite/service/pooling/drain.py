@@ -207,6 +207,8 @@ class DrainWorker(BackgroundWorker):
 
     async def _is_empty(self, pool: str) -> bool:
         """Whether no delivery of a message is left there, and nothing that was redriven."""
+        if await self._registry.kind.find("", pool) is None:
+            return True  # or it could not have been deleted meanwhile
         store = await self.messages.pool(pool)
         delivers = any([(await store.stats(queue)).total for queue in OUTBOX_QUEUES])
         return not delivers and await self._placements.carried_from(pool) is None
