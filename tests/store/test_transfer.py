@@ -18,7 +18,7 @@ from tests.drivers.store import HOUR, OTHER, QUEUE, THIRD
 from tests.store.running import on, run
 from zaqar_lite.cli import main
 from zaqar_lite.domain.errors import Invalid
-from zaqar_lite.domain.models import Message, QueueRef
+from zaqar_lite.domain.models import MAX_RECORD, Message, QueueRef
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.store.transfer import parse
 
@@ -211,6 +211,24 @@ def test_what_looks_like_the_end_of_a_line_moves_to_another_store(tmp_path: Path
     assert on(other, contents) == [
         {"note": LINE_ENDS}, (bodies[0], {"h": LINE_ENDS}), (bodies[1], {"h": "é"})
     ]  # fmt: skip
+
+
+def test_a_record_that_was_sealed_is_longer_than_it_was_and_moves_all_the_same(
+    tmp_path: Path,
+) -> None:
+    sealed = json.dumps("x" * (MAX_RECORD * 4 // 3)).encode()
+
+    async def put(store: Store) -> None:
+        await store.management.put_record("schedule", "p", "s", sealed, expected=0)
+
+    fill(tmp_path / "data", "text")
+    on(tmp_path / "data", put)
+    file, other = tmp_path / "export.jsonl", tmp_path / "other"
+    assert main(["store", "export", str(tmp_path / "data"), str(file)]) == 0
+    assert main(["store", "import", str(other), str(file)]) == 0
+    moved = on(other, lambda store: store.management.get_record("schedule", "p", "s"))
+    assert moved is not None
+    assert moved.value == sealed
 
 
 def test_the_locale_changes_nothing(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ class _Record(Struct, omit_defaults=True):
     kind: _Text
     project: _Project
     name: _Text
-    value: Annotated[str, Meta(max_length=MAX_RECORD)]
+    value: Annotated[str, Meta(max_length=4 * MAX_RECORD)]  # it is longer where it is sealed
     expires_at: _Whole | None = None
 
     def __post_init__(self) -> None:
