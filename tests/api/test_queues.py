@@ -51,15 +51,18 @@ async def test_stores_unknown_reserved_keys_and_nulls_as_they_are(api: Api) -> N
     assert (await api.call("GET", "")).json() == {**DEFAULTS, **metadata}
 
 
-async def test_metadata_can_not_grow_above_the_limit_by_patches(make_api: MakeApi) -> None:
+@pytest.mark.parametrize("path", ["", "/v2/topics/news"])
+async def test_metadata_can_not_grow_above_the_limit_by_patches(
+    make_api: MakeApi, path: str
+) -> None:
     async with make_api(max_queue_metadata=1_000) as api:
-        await api.call("PUT", "")
+        await api.call("PUT", path)
         left = 1_000 - len('{"a":"","b":""}') - 600
         for key, size, status in (
             ("a", 600, 200), ("b", left + 1, 400), ("b", left, 200), ("a", 600, 200)
         ):  # fmt: skip
-            value = "x" * size
-            answer = await patch(api, {"op": "add", "path": f"/metadata/{key}", "value": value})
+            step = {"op": "add", "path": f"/metadata/{key}", "value": "x" * size}
+            answer = await api.call("PATCH", path, [step], Content_Type=PATCH)
             assert answer.status_code == status
 
 

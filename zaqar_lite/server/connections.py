@@ -473,7 +473,6 @@ class HttpConnection(ClientConnection):
     def _end_answer(self) -> None:
         """After an answer, begin the next request that has arrived, or wait for one."""
         self._is_busy, self._gone = False, None
-        self._server.total_requests += 1
         self._answered_at = self._loop.time()
         if self._ends:
             self._discard()

@@ -25,7 +25,6 @@ from zaqar_lite.service.caching import Cache
 class ServerState(Protocol):
     """What all connections of a server share; uvicorn makes it."""
 
-    total_requests: int
     connections: set[Any]
     """Each of them has a method `shutdown`, which is called when the server stops."""
     tasks: set[asyncio.Task[None]]

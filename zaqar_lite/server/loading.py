@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("zaqar_lite")
 _PROVIDERS = ("keys", "jwt", "keystone")
-_SHORTEST_KEY = 32
+_SHORTEST_KEY, _LONGEST_KEY = 32, 1_024
 _GONE = frozenset(
     (
         *("count_interval", "default_claim_grace", "default_claim_ttl"),
@@ -117,16 +117,13 @@ def signing_keys(settings: Settings) -> Mapping[str, bytes]:
         keys |= read_key_file(
             "signed_url_key_file",
             settings.signed_url_key_file,
-            _signing_key,
-            f"{_SHORTEST_KEY} characters or more: openssl rand -hex 32",
+            str.encode,
+            range(_SHORTEST_KEY, _LONGEST_KEY + 1),
+            f"{_SHORTEST_KEY} to {_LONGEST_KEY} characters: openssl rand -hex 32",
         )
     if settings.signed_url_secret_key is not None:
         keys[NO_ID] = settings.signed_url_secret_key.encode()
     return keys
-
-
-def _signing_key(text: str) -> bytes:
-    return text.encode() if len(text) >= _SHORTEST_KEY else b""
 
 
 def _check_gateways(settings: Settings) -> None:

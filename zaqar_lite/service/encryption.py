@@ -34,7 +34,7 @@ import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import ceil
 from pathlib import Path
 from time import monotonic
@@ -172,13 +172,9 @@ def read_key_file(path: Path) -> Mapping[str, bytes]:
     Raises:
         ConfigurationError: it can't be read or holds no key; names the line, never the key.
     """
+    read, sizes = partial(base64.b64decode, validate=True), range(KEY_BYTES, KEY_BYTES + 1)
     wanted = "32 bytes in base64: openssl rand -base64 32"
-    return key_files.read_key_file("encryption_key_file", path, _key_of, wanted)
-
-
-def _key_of(text: str) -> bytes:
-    key = base64.b64decode(text, validate=True)
-    return key if len(key) == KEY_BYTES else b""
+    return key_files.read_key_file("encryption_key_file", path, read, sizes, wanted)
 
 
 class EncryptionKeys:

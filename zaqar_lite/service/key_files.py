@@ -10,12 +10,12 @@ _ID = re.compile(r"[a-zA-Z0-9_-]+")
 
 
 def read_key_file(
-    setting: str, path: Path, key_of: Callable[[str], bytes], wanted: str
+    setting: str, path: Path, key_of: Callable[[str], bytes], sizes: range, wanted: str
 ) -> Mapping[str, bytes]:
     """Read the keys of a file by their ids, in their order; empty lines and `#` lines are none.
 
-    `key_of` makes a key of its text, and raises ValueError where that is none; `wanted` says what
-    it takes. `setting` is what names the file.
+    `key_of` makes a key of its text, or raises ValueError; it has one of `sizes` (bytes), and
+    `wanted` says what it must be. `setting` is what names the file.
 
     Raises:
         ConfigurationError: it can't be read or holds no key; names the line, never the key.
@@ -33,7 +33,7 @@ def read_key_file(
             key = key_of(text)
         except ValueError:
             key = b""
-        if not key or key_id in keys or not _ID.fullmatch(key_id):
+        if len(key) not in sizes or key_id in keys or not _ID.fullmatch(key_id):
             raise ConfigurationError(
                 f"Line {number} of {setting} {path} is no key: ID:KEY is needed, with an id of "
                 f"letters, digits, '_' and '-' that no other line has, and {wanted}."
