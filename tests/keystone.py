@@ -9,7 +9,9 @@ import json
 import threading
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
@@ -274,3 +276,19 @@ class _Handler(LocalHandler):
     def _answer(self, status: int, document: object, headers: dict[str, str] | None = None) -> None:
         body = b"" if document is None else json.dumps(document).encode()
         self.answer(status, body, headers or {})
+
+
+def account_at(
+    url: str, password: str, username: str = "zaqar", project: str = "service"
+) -> dict[str, str]:
+    """What clouds.yaml says of a server's account."""
+    auth = {"auth_url": url, "username": username, "password": password}
+    return {**auth, "project_name": project}
+
+
+def cloud_in(folder: Path, auth: Mapping[str, Any], **more: Any) -> str:
+    """Write clouds.yaml with the entry `ours`; answer the path of the file."""
+    file = folder / "clouds.yaml"
+    entry = {"auth": auth, "region_name": "here", "identity_api_version": "3", **more}
+    file.write_text(json.dumps({"clouds": {"ours": entry}}))
+    return str(file)

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.keystone import Keystone, User
+from tests.keystone import Keystone, User, cloud_in
 from tests.server import ServerProcess
 from tests.waiting import until
 from zaqar_lite.api.asgi import Scope
@@ -31,25 +31,12 @@ MakeApi = Callable[..., AbstractAsyncContextManager["Api"]]
 WriteCloud = Callable[..., dict[str, Any]]
 
 
-def account_at(url: str, password: str) -> dict[str, str]:
-    """What clouds.yaml says of the server's account."""
-    return {
-        "auth_url": url,
-        "username": "zaqar",
-        "password": password,
-        "project_name": "service",
-    }
-
-
 @pytest.fixture
 def write_cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WriteCloud:
     """Writes the entry `ours` of clouds.yaml; answers the settings of a server that uses it."""
-    file = tmp_path / "clouds.yaml"
-    monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", str(file))
 
     def write(auth: dict[str, Any], **more: Any) -> dict[str, Any]:
-        entry = {"auth": auth, "region_name": "here", "identity_api_version": "3", **more}
-        file.write_text(json.dumps({"clouds": {"ours": entry}}))
+        monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", cloud_in(tmp_path, auth, **more))
         return {"auth": "keystone", "keystone_cloud": "ours"}
 
     return write

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.api.conftest import MakeApi, WriteCloud, account_at
-from tests.keystone import Keystone, User
+from tests.api.conftest import MakeApi, WriteCloud
+from tests.keystone import Keystone, User, account_at
 from tests.push.receiver import Receiver
 from zaqar_lite import main
 from zaqar_lite.client import KeyAuth, SignedURL

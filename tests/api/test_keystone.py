@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.conftest import Api, MakeApi, WriteCloud, account_at
-from tests.keystone import Keystone, User
+from tests.api.conftest import Api, MakeApi, WriteCloud
+from tests.keystone import Keystone, User, account_at
 from tests.services.process import free_port
 from tests.test_tls import make_certificate
 from tests.waiting import until

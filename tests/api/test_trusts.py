@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.api.conftest import Api, MakeApi, WriteCloud, account_at
-from tests.keystone import Keystone, User
+from tests.api.conftest import Api, MakeApi, WriteCloud
+from tests.keystone import Keystone, User, account_at
 from tests.push.receiver import Receiver
 from tests.waiting import until
 from zaqar_lite.domain.errors import Unavailable

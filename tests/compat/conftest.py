@@ -60,7 +60,7 @@ def server(store: str, clock: Path, options: Sequence[str]) -> Iterator[ServerPr
         "ZAQAR_LITE_CLOCK_OFFSET_FILE": str(clock),
         "ZAQAR_LITE_SIGNED_URL_SECRET_KEY": "secret" * 6,
         # Tempest subscribes mail addresses; it posts nothing to their queues.
-        "ZAQAR_LITE_SMTP_HOST": "127.0.0.1",
+        "ZAQAR_LITE_SMTP_URL": "smtp://127.0.0.1",
         "ZAQAR_LITE_SMTP_SENDER": "queue@example.org",
     }
     process = ServerProcess(store, "--admin-mode", *options, env=env)

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.keystone import account_at, cloud_in
 from tests.server import ServerProcess
 from tests.services.keystone import PASSWORD, KeystoneServer
 
@@ -250,12 +251,12 @@ def test_an_application_credential_opens_what_its_rules_say(cloud: Cloud) -> Non
     assert cloud.ask(token, X_Service_Token=token).status_code == 401
 
 
-def test_the_server_asks_by_an_account_of_its_own(cloud: Cloud) -> None:
+def test_the_server_asks_by_an_account_of_its_own(cloud: Cloud, tmp_path: Path) -> None:
     account = cloud.make_user("service", "service")
     token = cloud.keystone.log_in(cloud.make_user("member", "asked"), project="asked")
-    options = ("--auth", "keystone", "--keystone-url", cloud.keystone.url)
-    env = {"ZAQAR_LITE_KEYSTONE_USERNAME": account, "ZAQAR_LITE_KEYSTONE_PASSWORD": PASSWORD}
-    with ServerProcess("memory://", *options, env=env).start(ready=401) as server:
+    file = cloud_in(tmp_path, account_at(cloud.keystone.url, PASSWORD, account))
+    env = {"ZAQAR_LITE_KEYSTONE_CLOUD": "ours", "OS_CLIENT_CONFIG_FILE": file}
+    with ServerProcess("memory://", "--auth", "keystone", env=env).start(ready=401) as server:
         mine = Cloud(cloud.keystone, cloud.admin, server.url)
         assert mine.ask(token).status_code == 200
         assert mine.ask("unknown").status_code == 401

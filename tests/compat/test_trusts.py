@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from tests.compat.test_keystone import Cloud
+from tests.keystone import account_at, cloud_in
 from tests.push.receiver import Receiver
 from tests.server import ServerProcess
 from tests.services.keystone import PASSWORD, KeystoneServer
@@ -18,17 +19,19 @@ pytestmark = [pytest.mark.slow, pytest.mark.anyio]
 
 
 @pytest.fixture(scope="module")
-def cloud(keystone_server: KeystoneServer) -> Iterator[Cloud]:
+def cloud(
+    keystone_server: KeystoneServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cloud]:
     """A server with an account at Keystone."""
     admin = keystone_server.log_in("admin", project="admin")
     account = Cloud(keystone_server, admin, "").make_user("service", "services")
+    auth = account_at(keystone_server.url, PASSWORD, account, "services")
     environment = {
-        "ZAQAR_LITE_KEYSTONE_USERNAME": account,
-        "ZAQAR_LITE_KEYSTONE_PASSWORD": PASSWORD,
-        "ZAQAR_LITE_KEYSTONE_PROJECT": "services",
+        "ZAQAR_LITE_KEYSTONE_CLOUD": "ours",
+        "OS_CLIENT_CONFIG_FILE": cloud_in(tmp_path_factory.mktemp("cloud"), auth),
         "ZAQAR_LITE_DELIVERY_ALLOWED": "127.0.0.0/8",
     }
-    options = ("--auth", "keystone", "--keystone-url", keystone_server.url)
+    options = ("--auth", "keystone")
     with ServerProcess("memory://", *options, env=environment).start(ready=401) as server:
         yield Cloud(keystone_server, admin, server.url)
 

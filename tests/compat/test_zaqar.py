@@ -75,7 +75,7 @@ def servers(
         "ZAQAR_LITE_CLOCK_OFFSET_FILE": str(clock),
         "ZAQAR_LITE_ENCRYPTION_KEY_FILE": str(keys),
         "ZAQAR_LITE_SIGNED_URL_SECRET_KEY": _SECRET,
-        "ZAQAR_LITE_SMTP_HOST": "127.0.0.1",
+        "ZAQAR_LITE_SMTP_URL": "smtp://127.0.0.1",
         "ZAQAR_LITE_SMTP_SENDER": "queue@example.org",
     }
     frames = free_port()
