@@ -221,7 +221,7 @@ def _post_at_once(db: Database, wanted: Post) -> Sequence[Posted] | None:
     if wanted.keys:
         _plan(db, wanted.ref, plan, wanted.messages, 0, now)
     _check_limits(db, found, wanted, plan, now)
-    queue = db.make_queue(wanted.ref)
+    queue = db.make_queue(wanted.ref) if found is None else found
     ids = _store(db, queue, plan.new, wanted, now_us)
     return _answer(db, queue, wanted, plan.stands, ids, now)
 
