@@ -21,6 +21,7 @@ import pytest
 from tests.greedy import being_greedy, running
 from tests.history import CLAIM_TTL, Habits, History, RecordingClient, everything
 from tests.server import ServerProcess
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 PAGE = 20
@@ -229,8 +230,8 @@ async def test_no_size_of_anything_loses_a_message(
         greedy = being_greedy(server.url, project, plan.share)
         async with greedy as answered, crowd.at_work(), running(backlog.claim_by_ones()):
             await asyncio.sleep(plan.seconds)
+            await until(lambda: answered, seconds=60)  # a busy Swift takes its time
         await backlog.check()
         await crowd.check()
         assert server.alive()
-    assert answered
     assert not [name for name in answered if " 5" in name and " 503" not in name]

@@ -97,6 +97,8 @@ async def tls_before(target: int, pem: Pem) -> AsyncIterator[int]:
                 await writer.drain()
         writer.close()
 
+    forwarding: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+
     async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         to, back = await asyncio.open_connection("127.0.0.1", target)
         await asyncio.gather(pump(reader, back), pump(to, writer))
@@ -104,8 +106,14 @@ async def tls_before(target: int, pem: Pem) -> AsyncIterator[int]:
             with contextlib.suppress(OSError):
                 await one.wait_closed()
 
-    async with await asyncio.start_server(forward, "127.0.0.1", port, ssl=context):
+    def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        forwarding[asyncio.create_task(forward(reader, writer))] = writer
+
+    async with await asyncio.start_server(begin, "127.0.0.1", port, ssl=context):
         yield port
+    for writer in forwarding.values():  # what a client has left open ends before the loop does
+        writer.transport.abort()
+    await asyncio.gather(*forwarding, return_exceptions=True)
 
 
 async def check_it_works(make_api: MakeApi, store: str) -> None:
