@@ -53,9 +53,8 @@ def test_a_stop_is_unready_first_and_serves_on_for_the_drain_delay(tmp_path: Pat
 
 def test_several_processes_are_counted_as_one_server(request: pytest.FixtureRequest) -> None:
     redis = request.getfixturevalue("redis_server")
-    env = {"ZAQAR_LITE_COUNT_INTERVAL": "0.1"}
     queue = uuid.uuid4().hex
-    with ServerProcess(redis.url, "--workers", "2", env=env) as server:
+    with ServerProcess(redis.url, "--workers", "2") as server:
 
         def shown() -> dict[str, str]:
             text = httpx.get(f"{server.url}/metrics").text

@@ -35,34 +35,15 @@ _PROVIDERS = ("keys", "jwt", "keystone")
 _SHORTEST_KEY, _LONGEST_KEY = 32, 1_024
 _GONE = frozenset(
     (
-        *("count_interval", "default_claim_grace", "default_claim_ttl"),
-        *("default_message_delay", "default_subscription_ttl"),
-        *("delivery_disable_after", "gateway_header", "jwt_grants_claim", "jwt_longest_life"),
-        *("keystone_project_domain", "keystone_service_roles", "keystone_timeout"),
-        *("keystone_user_domain", "max_claim_grace", "max_copies_per_post"),
-        *("max_flavors_per_page", "max_length_client_id"),
-        *("max_message_headers", "max_message_headers_size", "max_messages_per_post"),
-        *("max_pools_per_page", "max_queues_per_page", "max_queues_per_project"),
-        *("max_ranges", "max_request_head", "max_subscriptions_per_page"),
-        *("max_subscriptions_per_queue", "max_waiters"),
+        *("default_claim_grace", "default_claim_ttl", "default_message_delay", "max_claim_grace"),
+        *("max_copies_per_post", "max_length_client_id", "max_message_headers"),
+        *("max_message_headers_size", "max_messages_per_post", "max_queues_per_page"),
+        *("max_queues_per_project", "max_ranges", "max_request_head", "max_waiters"),
         *("min_length_client_id", "request_total_timeout", "signed_url_max_expires"),
-        *("sweep_interval", "websocket_ping_interval"),
+        "sweep_interval",
     )
 )
-"""Settings of earlier releases, whose defaults hold now; this release passes over them."""
-_MOVED = {
-    "coordination_url": "store_options.coordination_url",
-    **dict.fromkeys(
-        ("keystone_username", "keystone_password", "keystone_project", "keystone_ca_file"),
-        "keystone_cloud",
-    ),
-    "signed_url_keys": "signed_url_key_file",
-    "signed_url_key_id": "signed_url_key_file",
-    **dict.fromkeys(
-        ("smtp_host", "smtp_port", "smtp_tls", "smtp_username", "smtp_password"), "smtp_url"
-    ),
-}
-"""Settings of earlier releases, and the one that says it now: without it the server lacks it."""
+"""Settings of 0.2.0 whose defaults hold now; this release passes over them."""
 
 
 def load(
@@ -158,9 +139,10 @@ def _checked(values: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     for name in values:
         if name in _GONE:
             logger.warning("the setting %s %s is one no more: its default holds", name, where)
-        elif name in _MOVED:
+        elif name == "coordination_url":  # without it the locks would be this process's own
             raise ConfigurationError(
-                f"The setting {name} {where} is one no more: {_MOVED[name]} says it now."
+                f"The setting {name} {where} is one of store_options now: "
+                "ZAQAR_LITE_STORE_OPTIONS__COORDINATION_URL."
             )
         elif name not in Settings.model_fields:
             near = difflib.get_close_matches(name, Settings.model_fields, n=1)
