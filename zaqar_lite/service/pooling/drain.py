@@ -58,8 +58,8 @@ _LEASE_MS = 10_000
 _LOOK_EVERY = 1.0
 _MOST_FROZEN = 100
 _BATCH, _BYTES = 500, 1_048_576
-_MOST_SOURCES = 1_000_000
-"""More queues than a project has: all whose dead letters come to one queue move with it."""
+_SOURCES = 1_000
+"""A queue that is the dead-letter queue of so many moves with all queues of its project."""
 _LATE = 4
 """How many times as long as `wait` the old pool is looked into after a queue has left it."""
 _ROUNDS_REST = 5
@@ -255,7 +255,9 @@ class DrainWorker(BackgroundWorker):
             record = await self._management.get_queue(one)
             metadata = {} if record is None else record.metadata
             names = [rules.dead_letter_target(metadata)]
-            names += await self._management.dead_letter_sources(one, limit=_MOST_SOURCES)
+            names += (sources := await self._management.dead_letter_sources(one, limit=_SOURCES))
+            if len(sources) == _SOURCES:  # there may be more
+                names += [ref.name for ref, _ in await self._placements.queues_of(one.project)]
             found = {QueueRef(one.project, name) for name in names if name is not None}
             found |= {ordered_queue(one.project, at) for at in metadata.get(rules.ORDERED, ())}
             todo += found - seen
