@@ -13,7 +13,7 @@ from zaqar_lite.server.http1 import ServerState
 logger = logging.getLogger("zaqar_lite")
 LOOK_EVERY = 5.0
 """Seconds between two looks whether a file has changed."""
-_SPARE = 64
+_ABOVE = 64
 """Connections above the bound, whose clients are told 503 after their handshake."""
 _PAUSE = 0.1
 """Seconds until another file may be open."""
@@ -124,7 +124,7 @@ async def accept(
             except OSError:  # this process may open no more files now
                 await asyncio.sleep(_PAUSE)
                 continue
-            if len(state.connections) + begun < connection.most + _SPARE:
+            if len(state.connections) + begun < connection.most + _ABOVE:
                 begun += 1
                 handshakes.create_task(shake_hands(client))
             else:
