@@ -432,6 +432,12 @@ def test_an_entry_without_an_account_says_where_keystone_is(
         ({"username": "u"}, {}, "needs a password and a project_name"),
         ({"username": "u", "password": "sesame"}, {}, "and a project_name"),
         (ENTRY, {"cacert": "/nowhere"}, "/nowhere"),
+        ({"token": "sesame"}, {"auth_type": "token"}, "a token or an application credential"),
+        (
+            {"application_credential_id": "a", "application_credential_secret": "sesame"},
+            {"auth_type": "v3applicationcredential"},
+            "a token or an application credential",
+        ),
     ],
 )
 def test_an_entry_that_can_not_be_used_ends_the_start_and_is_not_shown(
@@ -441,6 +447,14 @@ def test_an_entry_that_can_not_be_used_ends_the_start_and_is_not_shown(
     with pytest.raises(ConfigurationError, match=words) as refused:
         Cloud.named("ours")
     assert "sesame" not in str(refused.value)
+
+
+def test_an_entry_that_does_not_say_where_keystone_is_ends_the_start(
+    write_cloud: WriteCloud,
+) -> None:
+    write_cloud({}, auth_type="none")
+    with pytest.raises(ConfigurationError, match="has no auth_url"):
+        Cloud.named("ours")
 
 
 @pytest.mark.parametrize("text", ["clouds: {}", "a: {sesame", "clouds: {ours: {auth: {}}}"])

@@ -45,6 +45,13 @@ class Cloud(NamedTuple):
         except (ConfigException, ClientException) as exc:
             raise ConfigurationError(f"keystone_cloud: {exc}") from None
         auth, account = region.get_auth_args(), None
+        if not auth.get("auth_url"):
+            raise ConfigurationError(f"keystone_cloud: {name} in clouds.yaml has no auth_url.")
+        if auth.keys() & {"application_credential_id", "application_credential_name", "token"}:
+            raise ConfigurationError(
+                f"keystone_cloud: {name} in clouds.yaml has a token or an application credential: "
+                "the server needs a username and a password there, or neither."
+            )
         user = _named(auth, "user", "username")
         if user is not None:
             project = _named(auth, "project", "project_name")

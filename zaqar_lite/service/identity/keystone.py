@@ -177,7 +177,7 @@ class Keystone:
             answer = await self.call("POST", _PATH, {}, account.login())
             if answer.status != 201 or answer.token is None:
                 self._asks_at = self.monotonic() + _PAUSE
-                logger.error("Keystone refuses keystone_cloud's account: %s", answer.status)
+                logger.error("Keystone refuses keystone_cloud's account (status %s)", answer.status)
                 raise Unavailable(_AWAY, detail=f"our log-in was answered {answer.status}")
             try:
                 self._own_user = str(answer.document["token"]["user"]["id"])
