@@ -38,8 +38,7 @@ class Talk:
             "Client-ID": str(uuid.uuid4()),
             "X-Project-ID": self.project,
         }
-        scheme = "wss" if "ssl" in options else "ws"
-        url = f"{scheme}://127.0.0.1:{port or server.port}{path}"
+        url = f"ws://127.0.0.1:{port or server.port}{path}"
         self._opening = connect(url, compression=None, **{"open_timeout": 60, **options})
         self.socket: ClientConnection
 
