@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from tests.api.conftest import Api, MakeApi, signed_by
+from zaqar_lite.api import application
 from zaqar_lite.api.application import Application
 from zaqar_lite.service.identity import authentication as identity
 
@@ -338,6 +339,19 @@ async def test_who_is_refused_too_often_is_told_so_late_and_good_keys_are_not(
         for task in late:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
+
+
+async def test_a_refusal_that_was_delayed_is_no_slow_request(
+    make_api: MakeApi, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(identity, "SLOWED", 0.1)
+    monkeypatch.setattr(application, "_SLOW", 0.09)
+    async with make_api(auth="keys", max_failed_logins=1) as api:
+        doors = Doors(api)
+        for wrong in (f"zq_{7:016x}_{'0' * 48}", None):
+            await doors.expect(401, wrong, "GET", "/v2/queues")
+    slow = [vars(one)["fields"] for one in caplog.records if one.getMessage() == "slow request"]
+    assert 401 not in [one["status"] for one in slow]
 
 
 async def test_a_guess_is_refused_by_its_header_alone(

@@ -432,6 +432,7 @@ def test_an_entry_without_an_account_says_where_keystone_is(
         ({"username": "u"}, {}, "needs a password and a project_name"),
         ({"username": "u", "password": "sesame"}, {}, "and a project_name"),
         (ENTRY, {"cacert": "/nowhere"}, "/nowhere"),
+        ({}, {"auth_type": "none"}, "does not fit its auth_type: .*'auth_url'"),
         ({"token": "sesame"}, {"auth_type": "token"}, "a token or an application credential"),
         (
             {"application_credential_id": "a", "application_credential_secret": "sesame"},

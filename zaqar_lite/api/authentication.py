@@ -20,7 +20,13 @@ from zaqar_lite.api.routes import OPEN_PATHS
 from zaqar_lite.domain.errors import Denied, Unauthenticated
 from zaqar_lite.domain.identity import SIGNED, Access, Principal, Verb
 from zaqar_lite.domain.topics import name_of
-from zaqar_lite.service.identity.authentication import Authenticator, Credential, Place
+from zaqar_lite.service.identity.authentication import (
+    LATEST,
+    SLOWED,
+    Authenticator,
+    Credential,
+    Place,
+)
 from zaqar_lite.service.identity.authorization import Authorizer
 
 _PROJECT = b"x-project-id"
@@ -82,7 +88,9 @@ class RequestAuthentication:
                 headers[_PROJECT] = project  # it is signed too; `Checks` compares it
             request.principal = SIGNED
             return
+        request.waits = SLOWED + LATEST
         principal = await self.identify(headers, request.address)
+        request.waits = 0
         if not principal.admits(request.method, request.path):
             raise self._unauthorized(wrong=True)
         request.principal = principal

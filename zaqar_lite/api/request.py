@@ -282,8 +282,8 @@ class Request(Struct, eq=False, weakref=True):
     client_id: str = ""
     route: "Route | None" = None
     """Answers it."""
-    waits: int = 0
-    """How many seconds it may wait for a message."""
+    waits: float = 0
+    """How many seconds it may wait for a message, or for a refusal that is delayed."""
     number: int = 0
     """What its id ends with: another one for each request of the process."""
     address: str = ""

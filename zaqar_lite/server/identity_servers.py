@@ -44,6 +44,10 @@ class Cloud(NamedTuple):
             region = OpenStackConfig().get_one(cloud=name)
         except (ConfigException, ClientException) as exc:
             raise ConfigurationError(f"keystone_cloud: {exc}") from None
+        except TypeError as exc:  # keystoneauth names the field
+            raise ConfigurationError(
+                f"keystone_cloud: {name} in clouds.yaml does not fit its auth_type: {exc}"
+            ) from None
         auth, account = region.get_auth_args(), None
         if not auth.get("auth_url"):
             raise ConfigurationError(f"keystone_cloud: {name} in clouds.yaml has no auth_url.")

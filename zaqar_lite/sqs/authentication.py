@@ -17,7 +17,7 @@ from zaqar_lite.api.request import Request
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Unauthenticated
 from zaqar_lite.domain.identity import Principal
-from zaqar_lite.service.identity.authentication import Authenticator
+from zaqar_lite.service.identity.authentication import LATEST, SLOWED, Authenticator
 from zaqar_lite.service.identity.keys import Keys, Signer
 from zaqar_lite.sqs.errors import SqsError
 
@@ -63,6 +63,7 @@ class SignedRequests:
         try:
             await self._verify(request)
         except SqsError:
+            request.waits = SLOWED + LATEST
             await self.identity.slow_down(request.address)
             raise
 

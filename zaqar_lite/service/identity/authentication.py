@@ -83,7 +83,7 @@ SLOWED = 1.0
 """Seconds by which a refusal is delayed for an address that is refused too often."""
 _LATE_A_SECOND = 500
 """Delayed refusals that are answered in a second, so that guesses cost little together."""
-_LATEST = 10.0
+LATEST = 10.0
 """Seconds that a delayed refusal waits for its turn among these, at most."""
 _ADDRESSES = 10
 """All addresses together may fail as often as this many may."""
@@ -191,7 +191,7 @@ class Authenticator:
         """Delay a refusal, unless too many are delayed already."""
         now = asyncio.get_running_loop().time()
         turn_at = max(self._last_at + 1 / _LATE_A_SECOND, now + SLOWED)
-        if turn_at <= now + SLOWED + _LATEST:
+        if turn_at <= now + SLOWED + LATEST:
             self._last_at = turn_at
             await asyncio.sleep(turn_at - now)
 
