@@ -77,7 +77,38 @@ async def test_no_script_stores_more_than_a_part(
     await queue.post(*["x"] * MOST_AT_ONCE)
     assert calls == {"post": 1}
     await queue.post(*[new("x", key=str(number)) for number in range(LONG)])
-    assert calls == {"post": 2, "publish": 2 * PARTS}  # the messages, and their keys
+    # The messages, and their keys.
+    assert calls == {"post": 2, "known": PARTS, "publish": 2 * PARTS}
+
+
+async def test_the_step_that_commits_a_long_post_looks_no_keys_up_again(
+    queue: QueueUnderTest, client: Any
+) -> None:
+    def looks() -> int:
+        return int(client.info("commandstats")["cmdstat_hmget"]["calls"])
+
+    await queue.post(new("x", key="earlier"))
+    before = looks()
+    with crash_before("publish"):
+        await queue.post(*[new("x", ttl=HOUR, key=str(number)) for number in range(LONG)])
+    assert looks() - before == 2 * PARTS + 1  # each step reads what is noted of its queue
+
+
+async def test_a_key_of_a_long_post_that_is_stored_after_the_look_is_found(
+    queue: QueueUnderTest, other: QueueUnderTest, client: Any
+) -> None:
+    run, others = Router.run, [other.post(new("700", key="700"))]
+
+    async def late(self: Router, operation: str, *args: Any, **options: Any) -> Any:
+        if operation == "post" and others:
+            await others.pop()
+        return await run(self, operation, *args, **options)
+
+    with patch.object(Router, "run", late):
+        posted = await queue.post_all([new(str(n), key=str(n)) for n in range(LONG)])
+    assert [number for number, one in enumerate(posted) if one.duplicate] == [700]
+    assert await queue.counts() == (LONG, 0, 0)
+    check(client, queue)
 
 
 async def test_large_bodies_make_smaller_parts(queue: QueueUnderTest, calls: Counter[str]) -> None:

@@ -8,7 +8,8 @@ the sweep, goes on with it, a part at a time. So the post becomes visible all at
 any moment leaves all of it or nothing, and other queues wait for one part at most.
 
 Where a key is known nothing is done, and the poster asks which: it answers those messages with the
-ids that they have, and posts the others.
+ids that they have, and posts the others. It asks before it sends a long post, in steps too: the
+step that commits looks keys up only where the queue has got others since.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -51,12 +52,15 @@ class _Batch:
         self.messages = messages
         self.conflict: int | None = None
         """The index of the first message that has the key of an earlier one for something else."""
+        self.known_at: bytes = b""
+        """Where the keys were looked up: what the queue told of all its keys before that."""
         self._answers: Sequence[int | bytes] = ()
         """For each message the place of the one that is stored for it, or the id that is known.
 
         Empty where each is stored itself.
         """
-        if any(message.idempotency_key is not None for message in messages):
+        self.has_keys = any(message.idempotency_key is not None for message in messages)
+        if self.has_keys:
             self._join_equal_keys(messages)
         self.randomness: Sequence[bytes] = new_randomness(len(self.messages))
 
@@ -180,7 +184,7 @@ class Posting(MessageStore):
         options, batch = self._options, _Batch(messages)
         known: Sequence[Posted] = ()
         is_looked_up = False
-        if batch.conflict is not None:
+        if batch.conflict is not None or (batch.has_keys and len(messages) > PART_SIZE):
             known = await self._leave_out_known(queue, batch, batch_key)
         while not known:
             head, data = await batch.words(pack_client(client_id), batch_key)
@@ -193,6 +197,7 @@ class Posting(MessageStore):
                 options.max_idempotency_keys,
                 options.max_messages,
                 *head,
+                batch.known_at,
                 *data,
                 is_long=is_long(len(batch.messages), data),
             )
@@ -230,7 +235,7 @@ class Posting(MessageStore):
             if message.idempotency_key is not None
         }
         texts = [key.text for key in keys.values()]
-        own, found, _ = await self.find_idempotency_keys(
+        (own, found, _), batch.known_at = await self._find_keys(
             queue, texts, None if batch_key is None else batch_key.text
         )
         if own is not None and batch_key is not None:
@@ -255,15 +260,26 @@ class Posting(MessageStore):
         self, queue: QueueRef, messages: Collection[str] = (), batch: str | None = None
     ) -> KnownKeys:
         """Tell what is known of keys, in steps; see the seam."""
+        known, _ = await self._find_keys(queue, messages, batch)
+        return known
+
+    async def _find_keys(
+        self, queue: QueueRef, messages: Collection[str], batch: str | None
+    ) -> tuple[KnownKeys, bytes]:
+        """Tell what is known of keys, and what the queue told of all its keys at the first step."""
         fields = [f"m{text}" for text in messages]
         if batch is not None:
             fields.append(f"b{batch}")
         found: dict[str, KnownKey] = {}
-        live = 0
+        live, known_at = 0, b""
         for start in range(0, len(fields) or 1, PART_SIZE):
             some = fields[start : start + PART_SIZE]
-            _, live, *entries = await self._runner.run(queue, "known", *some, repeatable=True)
+            _, live, now_at, *entries = await self._runner.run(
+                queue, "known", *some, repeatable=True
+            )
+            known_at = known_at or now_at
             pairs = zip(some, entries, strict=True)
             found |= {name: read_key(entry) for name, entry in pairs if entry}
         whole = None if batch is None else found.pop(f"b{batch}", None)
-        return KnownKeys(whole, {name[1:]: one for name, one in found.items()}, bool(live))
+        known = KnownKeys(whole, {name[1:]: one for name, one in found.items()}, bool(live))
+        return known, known_at

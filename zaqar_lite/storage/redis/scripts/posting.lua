@@ -76,7 +76,8 @@ local function remember(fields, entries, until_when)
 end
 
 -- The same for the keys of new messages, from the position `first` on: the random half of the message's id (8 bytes),
--- the digest of what the key stands for (16 bytes) and the key's text; '' for a message that has none.
+-- the digest of what the key stands for (16 bytes) and the key's text; '' for a message that has none. `keyed` tells who
+-- has looked up keys before (post) that there are others now.
 local function remember_messages(words, first, until_when)
   local fields, entries, count = {}, {}, 0
   for i, word in ipairs(words) do
@@ -85,6 +86,9 @@ local function remember_messages(words, first, until_when)
       fields[count] = 'm' .. word:sub(25)
       entries[count] = '\1' .. word:sub(9, 24) .. struct.pack('>I8', first + i - 1) .. word:sub(1, 8)
     end
+  end
+  if count > 0 then
+    call('HSET', state, 'keyed', string.format('%.0f', first))
   end
   remember(fields, entries, until_when)
 end
@@ -160,9 +164,10 @@ end
 -- is committed, and `publish` stores one part after the other.
 -- ARGV: 1 offset, 2 version, 3 idempotency window (ms), 4 most keys, 5 most messages, 6 the post's own key with
 --       its digest ('' for none), 7 the ids that it answers (remember_post), 8 number of messages, 9 of outbox
---       messages, 10 of keys that messages have, 11 the longest ttl of the messages (ms), where parts follow; then
---       parts (words_in): first those of keys; or messages (store), outbox messages (send) and, where any has one,
---       the key of each message (remember_messages)
+--       messages, 10 of keys that messages have, 11 the longest ttl of the messages (ms), where parts follow,
+--       12 what `known` has told of the queue's keys when it was asked for these, or ''; then parts (words_in): first
+--       those of keys; or messages (store), outbox messages (send) and, where any has one, the key of each message
+--       (remember_messages)
 -- Answers: 'ok', instant to register and first position: the messages are at consecutive ones. Or nothing was done. The
 -- post's own key is known: 'repeated', the kind of its entry, and its ids (codec.py). A key stands for something else,
 -- or is that of a message: 'known'; the driver looks which, leaves out messages and comes again. Full: 'full', or
@@ -176,9 +181,10 @@ operation('post', UNLESS_FULL, {whole = true, version = true}, function()
     return is_same and {'repeated', entry:byte(7), entry:sub(24)} or {'known'}
   end
   local is_long, count, outbox_count = ARGV[11] ~= '', tonumber(ARGV[8]), tonumber(ARGV[9])
-  local words = is_long and {} or arguments(12 + count + outbox_count, #ARGV)
-  local is_old, at = any_known(words), 12
-  while is_long and not is_old and ARGV[at] and ARGV[at]:sub(1, 1) == 'k' do
+  local words = is_long and {} or arguments(13 + count + outbox_count, #ARGV)
+  local is_old, at = any_known(words), 13
+  local may_be_known = is_long and ARGV[12] ~= (call('HGET', state, 'keyed') or '0')
+  while may_be_known and not is_old and ARGV[at] and ARGV[at]:sub(1, 1) == 'k' do
     is_old, at = any_known(words_in(ARGV[at])), at + 1
   end
   if is_old then
@@ -192,17 +198,17 @@ operation('post', UNLESS_FULL, {whole = true, version = true}, function()
   local first, until_when, soonest = take_positions(count), now + tonumber(ARGV[3]), now
   if is_long then
     local fields = {0, struct.pack('>I6I8I6', now, first, until_when)}
-    for i = 12, #ARGV do
-      fields[2 * i - 21], fields[2 * i - 20] = i - 11, ARGV[i]
+    for i = 13, #ARGV do
+      fields[2 * i - 23], fields[2 * i - 22] = i - 12, ARGV[i]
     end
     call('UNLINK', staged) -- of a post that lost its state, if any
     apply('HSET', staged, fields)
     call('HSET', state, 'part', 1)
     keep(now + tonumber(ARGV[11]), {staged})
   else
-    soonest = store(arguments(12, 11 + count), first, now, there)
+    soonest = store(arguments(13, 12 + count), first, now, there)
     remember_messages(words, first, until_when)
-    send(arguments(12 + count, 11 + count + outbox_count), first)
+    send(arguments(13 + count, 12 + count + outbox_count), first)
     if own_key then
       remember_post(ARGV[6], ARGV[7], first, until_when)
     end
@@ -242,13 +248,13 @@ end)
 
 -- Look up idempotency keys.
 -- ARGV: 1 offset, 2.. fields of `keys`
--- Answers: 'ok', whether the queue remembers any key (1 or 0), and for each field its entry, or ''
--- if it is not remembered.
+-- Answers: 'ok', whether the queue remembers any key (1 or 0), what changes when it remembers others, and for each
+-- field its entry, or '' if it is not remembered.
 operation('known', ALWAYS, {whole = true}, function()
   local last = call('ZRANGE', forgets, -1, -1, 'WITHSCORES')[2]
-  local answer = {'ok', last and tonumber(last) > now and 1 or 0}
+  local answer = {'ok', last and tonumber(last) > now and 1 or 0, call('HGET', state, 'keyed') or '0'}
   for i, entry in ipairs(gather(keys, arguments(2, #ARGV))) do
-    answer[2 + i] = is_known(entry) and entry or ''
+    answer[3 + i] = is_known(entry) and entry or ''
   end
   return answer
 end)
