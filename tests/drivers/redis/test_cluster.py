@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 from tests import services
-from tests.contract.subject import HOUR, SECOND, QueueUnderTest, texts
+from tests.contract.subject import HOUR, MINUTE, SECOND, QueueUnderTest, texts
 from tests.drivers.redis.conftest import Open
 from tests.drivers.redis.test_letters import crash_before, swept
 from tests.services.process import wait_until
@@ -20,7 +20,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.redis.address import parse
-from zaqar_lite.storage.redis.keys import Keys, keys_of
+from zaqar_lite.storage.redis.keys import Keys, keys_of, keys_of_project
 from zaqar_lite.storage.redis.router import Router, make_router
 
 pytestmark = pytest.mark.anyio
@@ -94,6 +94,24 @@ async def test_records_and_their_indexes_span_the_nodes(queue: QueueUnderTest) -
     await queue.stores.messages.purge(QueueRef(project, "queue-00"), forget=True)
     assert await management.dead_letter_sources(target, limit=100) == names[1:6]
     assert await management.count_queues(project) == 11
+
+
+async def test_a_queue_whose_name_alone_was_lost_by_a_failover_is_listed_again(
+    queue: QueueUnderTest, redis_cluster: services.RedisCluster
+) -> None:
+    queue = QueueUnderTest(queue.stores, QueueRef(f"project-{uuid4().hex}", "q"))
+    management, project = queue.stores.management, queue.ref.project
+    await management.create_queue(queue.ref, {"_dead_letter_queue": "dead"}, max_queues=10)
+    for lost in (
+        keys_of_project(project).key("names"),
+        keys_of(queue.named("dead").ref).key("sources"),
+    ):
+        redis_cluster.nodes[0].cli("-c", "del", lost.decode())
+    assert await management.list_queues(project, limit=10) == []
+    queue.advance(MINUTE)
+    await queue.stores.messages.sweep(1_000)
+    assert [one.queue for one in await management.list_queues(project, limit=10)] == [queue.ref]
+    assert await management.dead_letter_sources(queue.named("dead").ref, limit=5) == ["q"]
 
 
 @contextmanager

@@ -5,7 +5,9 @@ step that acts on it. Three indexes follow it: the `names` of a project, the `so
 dead-letter queue, and the `exposing` queues. A change notes an *intent*, changes the record, then
 makes the indexes equal to what the record says, and removes the intent. After a crash in between
 the sweep finds the intent and does the rest; until then a name may be listed without a record
-(readers skip it) or a new source be missing from its target's list.
+(readers skip it) or a new source be missing from its target's list. In a cluster a node that fails
+over may lose the last writes of an index whose record is elsewhere: there the intent stays, and
+half a minute later, when replicas have what was written, the sweep looks once more.
 """
 
 import json
@@ -58,9 +60,9 @@ class RecordIndexes:
             yield
         except (QueueChanged, LimitReached):
             # Nothing changed, but a name may have been listed.
-            await self._follow_ups.run(self._finish(intent))
+            await self._follow_ups.run(self._finish(intent, stays=not self._router.is_one_server))
             raise
-        await self._follow_ups.run(self._finish(intent))
+        await self._follow_ups.run(self._finish(intent, stays=not self._router.is_one_server))
 
     async def heal(self, limit: int) -> None:
         """Finish up to `limit` changes that a crash interrupted."""
@@ -71,10 +73,11 @@ class RecordIndexes:
             except (Unavailable, Fault) as exc:  # other queues' changes must not wait
                 logger.warning("the indexes of a queue will be mended later: %s", exc)
 
-    async def _finish(self, intent: bytes) -> None:
+    async def _finish(self, intent: bytes, *, stays: bool = False) -> None:
         tag, old_target, _ = json.loads(intent)
         await self._reindex(ref_of(tag), old_target and ref_of(old_target))
-        await self._router.command(EVERYWHERE.slot, "ZREM", EVERYWHERE.key("intents"), intent)
+        if not stays:
+            await self._router.command(EVERYWHERE.slot, "ZREM", EVERYWHERE.key("intents"), intent)
 
     async def _reindex(self, queue: QueueRef, old_target: QueueRef | None) -> None:
         """Make the indexes equal to the record; repeat if the record changed meanwhile.

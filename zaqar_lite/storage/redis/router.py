@@ -44,7 +44,7 @@ _AGAIN = object()
 class Router(ABC):
     """Run scripts and commands on the node that has the keys."""
 
-    _is_one_server = True
+    is_one_server = True
     """Whether all keys are on one server, so that operations may register queues for the sweep."""
 
     def __init__(self, address: Address, clock: Clock) -> None:
@@ -56,7 +56,7 @@ class Router(ABC):
 
     def keep_to_slots(self) -> None:
         """Stop operations from registering queues: in a cluster that index is in another slot."""
-        self._is_one_server = False
+        self.is_one_server = False
 
     async def run(
         self,
@@ -71,7 +71,7 @@ class Router(ABC):
         Raises:
             Unavailable: Redis cannot serve now; a write may or may not have happened.
         """
-        given = keys.on_one_server if self._is_one_server else keys.in_slot
+        given = keys.on_one_server if self.is_one_server else keys.in_slot
         call = "FCALL", function(operation), len(given), *given, self._clock.offset_ms, *words
         return await self._call(keys.slot, call, repeatable, long_for)
 
@@ -261,7 +261,7 @@ class SentinelRouter(Router):
 class ClusterRouter(Router):
     """A cluster: the node by slot, from the cluster's own map."""
 
-    _is_one_server = False
+    is_one_server = False
 
     def __init__(self, address: Address, clock: Clock) -> None:
         super().__init__(address, clock)
