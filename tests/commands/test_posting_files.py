@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,32 @@ def test_what_was_stored_before_an_end_is_told_and_so_are_the_other_formats(
     assert run(*words, stdin=b"[" * 600 + b"]" * 600)[0] == 1
     assert "nested deeper than 512" in run.said
     assert "not JSON" not in run.said
+
+
+@pytest.mark.filterwarnings("ignore:Sending a large body")  # it is refused by its size
+@pytest.mark.parametrize("format_", ["jsonl", "text", "csv"])
+def test_a_line_of_any_length_takes_little_memory_and_is_refused(
+    run: Run, queue: str, tmp_path: Path, format_: str
+) -> None:
+    source, rejects = tmp_path / "in", tmp_path / "rejects"
+    with source.open("wb") as file:
+        file.write(b"body\n" if format_ == "csv" else b"1\n")
+        file.writelines(b" " * (1 << 20) for _ in range(100))
+        file.write(b"2\n3\n")
+    tracemalloc.start()
+    words = ("message", "post", queue, "--file", str(source), "--format", format_)
+    code = run(*words, "--rejects", str(rejects))[0]
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 32 << 20
+    if format_ == "csv":  # what it would be a row of is not known
+        assert code == 2
+        assert "a line of the table has more than 1048576 bytes" in run.said
+        return
+    assert code == 1
+    (line,) = map(json.loads, rejects.read_text(encoding="utf-8").splitlines())
+    assert (line["record"], len(line["input"].strip("\n"))) == (2, (1 << 20) + 2)
+    assert run("queue", "stats", queue)[1][0]["total"] == 2
 
 
 def test_standard_input_that_is_closed_holds_nothing(server: ServerProcess) -> None:

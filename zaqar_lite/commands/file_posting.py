@@ -5,16 +5,17 @@ A line of JSON is sent as the bytes that it is, and judged by the server: nothin
 
 import argparse
 import asyncio
+import codecs
 import contextlib
 import csv
 import datetime as dt
-import io
 import itertools
 import json
 import signal
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
@@ -27,22 +28,25 @@ NO_JSON = (
     "(Each line of the file is a JSON document; --format text posts lines as strings, "
     "--format csv the rows of a table.)"
 )
+_LARGEST = 1_048_576  # bytes of a line that are read: no server takes a larger message
 Item = sdk.NewMessage | sdk.RawBody | str
 Items = Generator[Item, None, None]
 
 
 def post_file(arguments: argparse.Namespace, output: Output) -> int | None:
     """Post what a file holds, or only count it; return 1 if something was refused."""
-    if arguments.dry_run:
-        with contextlib.ExitStack() as stack:
-            count = sum(1 for _ in _read(arguments, _open(arguments.file, stack)))
-        output.record({"queue": arguments.queue, "messages": count, "dry_run": True})
-        return None
     begin, stored = time.monotonic(), 0
     with contextlib.ExitStack() as stack:
         source = _open(arguments.file, stack)
+        format_ = arguments.format or arguments.file.rpartition(".")[2]
+        read = _csv if format_ == "csv" else _lines
+        items = stack.enter_context(contextlib.closing(read(arguments, source)))
+        if arguments.dry_run:
+            output.record(
+                {"queue": arguments.queue, "messages": sum(1 for _ in items), "dry_run": True}
+            )
+            return None
         rejects = Rejects(arguments, stack)
-        items = stack.enter_context(contextlib.closing(_read(arguments, source)))
 
         def posted(batch: sdk.Posted[Item]) -> None:
             # Stored for certain; a few more may be, when an answer was lost.
@@ -73,12 +77,8 @@ def post_file(arguments: argparse.Namespace, output: Output) -> int | None:
 
 @contextlib.contextmanager
 def _ended_by_interrupts() -> Iterator[None]:
-    """Have Ctrl-C end a read that waits for more input; asyncio would wait for the read."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, interrupt)
+    """Have Ctrl-C end a read that waits for more input; asyncio waits for it by default."""
+    before = signal.signal(signal.SIGINT, partial(signal.default_int_handler))
     try:
         yield
     finally:
@@ -153,12 +153,6 @@ def _open(name: str, stack: contextlib.ExitStack) -> BinaryIO:
     return stack.enter_context(wrap_file(source, size, description="Posting", console=console))
 
 
-def _read(arguments: argparse.Namespace, source: BinaryIO) -> Items:
-    """Yield the messages."""
-    format_ = arguments.format or arguments.file.rpartition(".")[2]
-    return _csv(arguments, source) if format_ == "csv" else _lines(arguments, source)
-
-
 def _key(run: str) -> Callable[[Item], str]:
     """Return what makes the key of each record in turn: its own, or else that of its place."""
     numbers = itertools.count(1)
@@ -170,14 +164,24 @@ def _key(run: str) -> Callable[[Item], str]:
     return key
 
 
+def _bounded(source: BinaryIO, *, is_table: bool = False) -> Iterator[bytes]:
+    """Yield the lines; of one that no server takes the beginning, which is too large as well."""
+    while part := source.readline(_LARGEST + 2):
+        if is_table and len(part) > _LARGEST:
+            raise UsageError(f"a line of the table has more than {_LARGEST} bytes")
+        yield part
+        while len(part) > _LARGEST and part[-1:] != b"\n":
+            part = source.readline(_LARGEST + 2)
+
+
 def _lines(arguments: argparse.Namespace, source: BinaryIO) -> Items:
     """Return the lines that are not blank: as bodies, if no option applies to all of them."""
-    lines = (line for line in source if line.strip())
+    lines = (line for line in _bounded(source) if len(line) > _LARGEST or line.strip())
     bodies: Generator[Any, None, None] = (
         # A line that is not UTF-8 becomes a string that the SDK refuses, and the others go on.
         (line.rstrip(b"\r\n").decode("utf-8", "surrogateescape") for line in lines)
         if arguments.text or arguments.format == "text"
-        else (sdk.RawBody(line.strip()) for line in lines)
+        else (sdk.RawBody(line if len(line) > _LARGEST else line.strip()) for line in lines)
     )
     said = {name: getattr(arguments, name) for name in POST_OPTIONS}
     if all(value is None for value in said.values()):
@@ -189,16 +193,16 @@ def _csv(arguments: argparse.Namespace, source: BinaryIO) -> Items:
     """Yield the rows as messages; a value in a row overrides the option for all rows.
 
     Raises:
-        ValueError: there is no such column, or a row has no body, or more fields than the header.
+        UsageError: there is no such column, or a row has no body, or more fields than the header.
     """
-    csv.field_size_limit(1 << 30)  # bytes of a body; 128 KiB by itself
-    text = io.TextIOWrapper(source, encoding="utf-8-sig", newline="")
-    rows = csv.DictReader(text)
+    csv.field_size_limit(_LARGEST)  # bytes of a body; 128 KiB by itself
+    rows = csv.DictReader(codecs.iterdecode(_bounded(source, is_table=True), "utf-8-sig"))
     try:
         column, names = arguments.body_column, rows.fieldnames or ()
         if column not in names:
-            message = f"the file has no column {column!r}; it has {', '.join(names) or 'none'}"
-            raise ValueError(message)
+            raise UsageError(
+                f"the file has no column {column!r}; it has {', '.join(names) or 'none'}"
+            )
         for row in rows:
             if row[column] is None or None in row:
                 raise UsageError(f"line {rows.line_num} has not the fields that the header names")
@@ -209,20 +213,15 @@ def _csv(arguments: argparse.Namespace, source: BinaryIO) -> Items:
             yield sdk.NewMessage(body=body, idempotency_key=key, group=group, **given)
     except (UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{arguments.file} is not CSV in UTF-8: {error}") from error
-    finally:
-        text.detach()  # whoever opened the file closes it
 
 
 # What is no number or no time is passed on as it is: the SDK refuses that message, which then is
 # written to the rejects under its own number, and the others go on.
 def _number(row: dict[str, str], column: str, default: Any) -> Any:  # noqa: ANN401
     text = row.get(column)
-    if not text:
-        return default
-    try:
-        return whole_seconds(text)
-    except argparse.ArgumentTypeError:
-        return text
+    with contextlib.suppress(argparse.ArgumentTypeError):
+        return whole_seconds(text) if text else default
+    return text
 
 
 def _when(row: dict[str, str], arguments: argparse.Namespace) -> tuple[dt.datetime | None, Any]:
@@ -231,7 +230,6 @@ def _when(row: dict[str, str], arguments: argparse.Namespace) -> tuple[dt.dateti
     if not text:
         delay = _number(row, "delay", arguments.delay)
         return (None if row.get("delay") else arguments.deliver_at), delay
-    try:
+    with contextlib.suppress(argparse.ArgumentTypeError):
         return instant(text), None
-    except argparse.ArgumentTypeError:
-        return None, f"deliver_at {text}"
+    return None, f"deliver_at {text}"
