@@ -7,6 +7,7 @@ import argparse
 import logging
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import fields
 from functools import partial
 from importlib import import_module
@@ -101,15 +102,11 @@ def _address(option: str, default: str, *schemes: str) -> argparse.ArgumentParse
             url = Path(text[1:]).read_text("utf-8").strip() if text.startswith("@") else text
         except (OSError, ValueError) as error:
             raise argparse.ArgumentTypeError(f"cannot read {text[1:]!r}: {error}") from error
-        try:
+        with suppress(ValueError):  # a port that is none
             parts = urlsplit(url)
-            valid = parts.scheme in schemes and parts.hostname and parts.port != 0
-        except ValueError:  # a port that is none
-            valid = False
-        if not valid:
-            message = f"an address that begins with {schemes[0]}:// is needed"
-            raise argparse.ArgumentTypeError(message)
-        return url
+            if parts.scheme in schemes and parts.hostname and parts.port != 0:
+                return url
+        raise argparse.ArgumentTypeError(f"an address that begins with {schemes[0]}:// is needed")
 
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument(option, type=read, default=default, help="or @FILE")

@@ -223,9 +223,7 @@ def _consumers(topology: Topology, found: Snapshot) -> Iterator[Finding]:
 
 
 def _broker(topology: Topology, found: Snapshot) -> Iterator[Finding]:
-    if topology.queue_type != "quorum":
-        return
-    for flag in found.feature_flags:
+    for flag in found.feature_flags if topology.queue_type == "quorum" else ():
         if flag["name"] in {"quorum_queue", "stream_queue"} and flag["state"] == "disabled":
             yield Finding(
                 Kind.BROKER,

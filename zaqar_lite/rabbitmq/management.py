@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Self
 
 import httpx
@@ -97,16 +98,13 @@ class Management:
     def _snapshot(self) -> Snapshot:
         kinds = ("exchanges", "queues", "bindings", "policies", "operator-policies", "consumers")
         listed = {kind.replace("-", "_"): self._list(kind, self.vhost) for kind in kinds}
-        flags = self._list("feature-flags", optional=True)
+        flags: list[dict[str, Any]] = []
+        with suppress(Forbidden, NotFound):  # administrators may read it, and old brokers lack it
+            flags = self._list("feature-flags")
         return Snapshot(self.vhost, **listed, feature_flags=flags)
 
-    def _list(self, *words: str, optional: bool = False) -> list[dict[str, Any]]:
-        try:
-            listed: list[dict[str, Any]] = self._send(Call("GET", path(*words))).json()
-        except (Forbidden, NotFound):
-            if optional:  # only administrators may read it, and old brokers do not have it
-                return []
-            raise
+    def _list(self, *words: str) -> list[dict[str, Any]]:
+        listed: list[dict[str, Any]] = self._send(Call("GET", path(*words))).json()
         return listed
 
     def _send(self, call: Call) -> httpx.Response:
@@ -116,12 +114,11 @@ class Management:
         except httpx.HTTPError as error:
             where = self._http.base_url.copy_with(username=None, password=None)
             raise Unavailable(f"no answer from the management API at {where}: {error}") from error
-        if answer.is_success:
+        is_gone = call.method == "DELETE" and answer.status_code == 404  # already
+        if answer.is_success or is_gone:
             return answer
         text = f"{call.method} {call.path}: {answer.status_code} {answer.text[:300]}"
         if answer.status_code == 404 and call.method == "GET":
             text = f"the broker has no virtual host {self.vhost!r}, or no such page: {text}"
         kinds = {401: Forbidden, 403: Forbidden, 404: NotFound, 400: Invalid, 405: Invalid}
-        if call.method == "DELETE" and answer.status_code == 404:
-            return answer  # gone already
         raise kinds.get(answer.status_code, Unavailable)(text)

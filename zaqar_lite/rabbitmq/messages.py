@@ -150,7 +150,11 @@ class ZaqarMessage:
         key = message.message_id
         if not _KEY.fullmatch(key):
             key = hashlib.sha256(key.encode()).hexdigest()
-        ttl = _ttl(message.headers.get(TTL))
+        ttl = message.headers.get(TTL)
+        if ttl is not None:
+            if isinstance(ttl, bool) or not re.fullmatch("[0-9]{1,18}", str(ttl)):
+                raise Invalid(f"the header {TTL} is not a whole number of seconds: {ttl!r}")
+            ttl = int(str(ttl))
         return cls(project, queue, _checked(message.body), ttl, key, forward or None)
 
 
@@ -161,11 +165,3 @@ def _checked(body: bytes) -> RawBody:
     except (ValueError, RecursionError) as error:
         raise Invalid(f"the body is not JSON (at most {MAX_BODY_DEPTH} deep): {error}") from error
     return RawBody(body)
-
-
-def _ttl(value: object) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not re.fullmatch("[0-9]{1,18}", str(value)):
-        raise Invalid(f"the header {TTL} is not a whole number of seconds: {value!r}")
-    return int(str(value))

@@ -8,7 +8,7 @@ published but not acknowledged is delivered twice with one id, and Zaqar stores 
 
 import asyncio
 import time
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from aio_pika.abc import AbstractConnection, AbstractIncomingMessage, AbstractQueue
 from aio_pika.exceptions import ChannelNotFoundEntity
@@ -22,8 +22,7 @@ TOGETHER = 64  # messages under way at a time
 QUIET = 2.0  # seconds in which every level must stay empty: a message may be between two of them
 
 
-@dataclass(slots=True)
-class Migrated:
+class Migrated(NamedTuple):
     """What a migration did: messages moved, and those left because they can't be moved."""
 
     moved: int = 0
@@ -49,7 +48,7 @@ async def migrate(
     """
     if old.prefix == new.prefix:
         raise Invalid("a topology grows in place under its prefix; migrate to another prefix")
-    done, held = Migrated(), list[AbstractIncomingMessage]()
+    total, held = 0, list[AbstractIncomingMessage]()
     async with Publisher(connection, new) as publisher, connection.channel() as channel:
         queues = [
             await channel.get_queue(old.level_queue(level), ensure=False) for level in old.levels
@@ -61,13 +60,12 @@ async def migrate(
                     moves = [_move(one, old, publisher) for one in some]
                     moved = await asyncio.gather(*moves)
                     held += [one for one, gone in zip(some, moved, strict=True) if not gone]
-                    done.moved += sum(moved)
+                    total += sum(moved)
                     empty_since = time.monotonic()
             await asyncio.sleep(0.05)
-        done.left = len(held)
         for message in held:
             await message.nack(requeue=True)
-    return done
+    return Migrated(total, len(held))
 
 
 async def _take(queue: AbstractQueue) -> list[AbstractIncomingMessage]:

@@ -79,13 +79,11 @@ async def on_message(caller: Caller, request: Request, fields: Mapping[str, str]
 
 async def redrive(caller: Caller, request: Request, fields: Mapping[str, str]) -> str:
     """Put letters back: all, those of a reason, or one; a dry run only counts them."""
-    order: dict[str, Any] = {"filter": {}}
+    order: dict[str, Any] = {"dry_run": bool(fields.get("dry_run"))}
     if fields.get("id"):
-        order = {"ids": [fields["id"]]}
-    elif fields.get("reason"):
-        order["filter"]["reason"] = fields["reason"]
-    if fields.get("dry_run"):
-        order["dry_run"] = True
+        order["ids"] = [fields["id"]]
+    else:
+        order["filter"] = {"reason": fields["reason"]} if fields.get("reason") else {}
     if fields.get("rate", "").strip():
         order["max_per_second"] = _whole("rate", fields["rate"])
     answer = await caller.call("POST", f"{queue_path(request)}/redrives", document=order)
@@ -125,8 +123,7 @@ async def on_schedules(caller: Caller, request: Request, fields: Mapping[str, st
     path = f"/v2/schedules/{quoted(fields.get('name', '').strip())}"
     match fields.get("act"):
         case "make":
-            plan = {key: fields.get(key, "").strip() for key in _PLAN}
-            plan = {key: value for key, value in plan.items() if value}
+            plan = {key: value for key in _PLAN if (value := fields.get(key, "").strip())}
             await caller.call("PUT", path, document={**plan, "body": _body(fields.get("body", ""))})
         case "fire":
             await caller.call("POST", f"{path}/fire")

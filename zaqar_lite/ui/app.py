@@ -99,7 +99,9 @@ class _Page:
             except Refused as refused:
                 if refused.status == 401:
                     return RedirectResponse("/ui/sign-in", 303)
-                values = {"title": refused.title, "description": _told(caller, refused)}
+                lacks_project = caller.project == OWN and refused.title == "Project-Id Missing"
+                told = _NO_PROJECT if lacks_project else refused.description
+                values = {"title": refused.title, "description": told}
                 return self._render(request, found, "refused.html", values, refused.status)
 
         return Route(path, answer, methods=["GET", "POST"] if action else ["GET"])
@@ -184,9 +186,3 @@ def templates() -> Environment:
     found.filters.update({name: one for name, one in vars(formats).items() if isfunction(one)})
     found.globals.update(version=__version__)
     return found
-
-
-def _told(caller: Caller, refused: Refused) -> str:
-    """What a person can do about a refusal, if the API's own text does not say it."""
-    lacks_project = caller.project == OWN and refused.title == "Project-Id Missing"
-    return _NO_PROJECT if lacks_project else refused.description
