@@ -1,5 +1,7 @@
 """The history checker finds what it is there to find, and nothing where all is well."""
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.history import Counts, Delete, Failure, History, Hold, Limits, Post
@@ -53,20 +55,6 @@ def limited(limits: Limits) -> History:
     return found
 
 
-BROKEN = [
-    "lost",
-    "invented",
-    "undone",
-    "two holders",
-    "early",
-    "hasty",
-    "forgotten",
-    "overcounted",
-    "unburied",
-    "exceeded",
-]
-
-
 def test_a_failure_that_nobody_answered_for_may_not_have_happened() -> None:
     well = history()
     well.failures.append(Failure("remains", 5, 10.0))
@@ -75,64 +63,56 @@ def test_a_failure_that_nobody_answered_for_may_not_have_happened() -> None:
     assert well.violations() == []
 
 
-@pytest.mark.parametrize("broken", BROKEN)
-def test_what_is_broken_is_found(broken: str) -> None:
-    found = history()
-    match broken:
-        case "lost":
-            found.end([])
-        case "invented":
-            found.end(["remains", "remains"])
-        case "undone":
-            found.holds.append(Hold("deleted", "again", 9.0, 9.1, 60))
-        case "two holders":
-            found.holds.append(Hold("remains", "first", 10.0, 10.1, 60))
-            found.holds.append(Hold("remains", "second", 11.0, 11.1, 60))
-        case "hasty":
-            found.failures.append(Failure("remains", 5, 10.0, 10.1))
-            found.holds.append(Hold("remains", "next", 11.0, 11.1, 60))
-        case "forgotten":
-            found.failures.append(Failure("remains", 5, 10.0, 10.1))
-            found.end_with_counts([("remains", Counts(0, 0))])
-        case "overcounted":
-            found.end_with_counts([("remains", Counts(1, 0))])
-        case "exceeded":
-            found.limits = Limits(claims=1)
-            found.holds.append(Hold("remains", "first", 10.0, 10.1, 60))
-            found.holds.append(Hold("remains", "second", 71.0, 71.1, 60))
-        case "unburied":
-            found.rejects.append(Delete("remains", 10.0, 10.1))
-        case _:
-            found.holds.append(Hold("remains", "hasty", 2.0, 5.9, 60))
-    assert any(text.startswith(broken) for text in found.violations()), found.violations()
-    assert all(text.startswith(broken) for text in found.violations()), found.violations()
+def held(found: History, *spans: tuple[float, float]) -> History:
+    """Have the message that remains handed out at these times, each for a minute."""
+    found.holds += [Hold("remains", f"at-{begun}", begun, ended, 60) for begun, ended in spans]
+    return found
 
 
-def test_a_deleted_message_that_remains_is_found() -> None:
-    found = history()
-    found.end(["remains", "deleted"])
-    assert [text.split(":")[0] for text in found.violations()] == ["undone"]
+def failed(found: History, delay: int = 5) -> History:
+    found.failures.append(Failure("remains", delay, 10.0, 10.1))
+    return found
 
 
-def test_more_failures_than_were_told_or_lapsed_are_found() -> None:
-    found = limited(Limits())
-    found.end_with_counts([("remains", Counts(2, 2))])
-    found.ended = 11.0
-    assert [text.split(":")[0] for text in found.violations()] == ["overcounted"]
+def counted(found: History, claims: int, failures: int, ended: float | None = None) -> History:
+    found.end_with_counts([("remains", Counts(claims, failures))])
+    found.ended = found.ended if ended is None else ended
+    return found
 
 
-def test_a_dead_letter_below_its_limit_is_found() -> None:
-    found = limited(Limits(claims=3, failures=3))
-    found.end_with_counts([], [("remains", Counts(2, 2, "max_failures"))])
-    assert [text.split(":")[0] for text in found.violations()] == ["unburied"]
+BROKEN: list[tuple[str, Callable[[History], object]]] = [
+    ("lost", lambda found: found.end([])),
+    ("invented", lambda found: found.end(["remains", "remains"])),
+    ("undone", lambda found: found.end(["remains", "deleted"])),
+    ("undone", lambda found: found.holds.append(Hold("deleted", "again", 9.0, 9.1, 60))),
+    ("early", lambda found: held(found, (2.0, 5.9))),
+    ("two holders", lambda found: held(found, (10.0, 10.1), (11.0, 11.1))),
+    ("hasty", lambda found: held(failed(found), (11.0, 11.1))),
+    ("forgotten", lambda found: counted(failed(found), 0, 0)),
+    ("overcounted", lambda found: counted(found, 1, 0)),
+    ("unburied", lambda found: found.rejects.append(Delete("remains", 10.0, 10.1))),
+]
+LIMITED: list[tuple[str, Limits, Callable[[History], object]]] = [
+    ("overcounted", Limits(), lambda found: counted(found, 2, 2, 11.0)),
+    ("exceeded", Limits(claims=1), lambda found: held(found, (71.0, 71.1))),
+    ("exceeded", Limits(failures=1), lambda found: counted(failed(found, 0), 1, 1)),
+    ("exceeded", Limits(failures=1), lambda found: held(failed(found, 0), (90.0, 90.1))),
+    (
+        "unburied",
+        Limits(claims=3, failures=3),
+        lambda found: found.end_with_counts([], [("remains", Counts(2, 2, "max_failures"))]),
+    ),
+]
 
 
-@pytest.mark.parametrize("handed_out_again", [False, True])
-def test_a_message_in_use_after_its_last_failure_is_found(*, handed_out_again: bool) -> None:
-    found = limited(Limits(failures=1))
-    found.failures.append(Failure("remains", 0, 11.0, 11.1))
-    if handed_out_again:
-        found.holds.append(Hold("remains", "second", 90.0, 90.1, 60))
-    else:
-        found.end_with_counts([("remains", Counts(1, 1))])
-    assert [text.split(":")[0] for text in found.violations()] == ["exceeded"]
+@pytest.mark.parametrize(
+    ("told", "limits", "break_it"), [*((told, None, how) for told, how in BROKEN), *LIMITED]
+)
+def test_what_is_broken_is_found(
+    told: str, limits: Limits | None, break_it: Callable[[History], object]
+) -> None:
+    found = history() if limits is None else limited(limits)
+    break_it(found)
+    violations = found.violations()
+    assert violations
+    assert {text.split(":")[0] for text in violations} == {told}

@@ -5,7 +5,6 @@ import datetime as dt
 import decimal
 import enum
 import json
-import re
 import uuid
 from typing import Any, NamedTuple
 
@@ -96,15 +95,6 @@ def test_queries_say_only_what_was_asked() -> None:
     assert listing.request.path.endswith("?marker=m&until=n&limit=5&echo=true&include_delayed=true")
     bulk = messages.delete_messages("q", ["a", "b"], claim_ids=["c", "d"]).request.path
     assert bulk == "/v2/queues/q/messages?ids=a,b&claim_ids=c,d"
-
-
-def test_each_call_of_post_has_its_own_key() -> None:
-    first, second = messages.post("q", [b"{}"]), messages.post("q", [b"{}"])
-    keys = {call.request.headers["Idempotency-Key"] for call in (first, second)}
-    assert len(keys) == 2
-    assert all(re.fullmatch(r"[0-9a-f]{32}", key) for key in keys)
-    chosen = messages.post("q", [b"{}"], idempotency_key="mine")
-    assert chosen.request.headers["Idempotency-Key"] == "mine"
 
 
 class Unconnected(BaseClient):

@@ -112,7 +112,8 @@ def test_schedules(run: Run, client: Client, queue: str) -> None:
     assert run("schedule", "show", name)[0] != 0
 
 
-def test_the_sdk_makes_changes_and_ends_a_schedule(client: Client, queue: str) -> None:
+def test_the_sdk_changes_a_schedule_in_part(client: Client, queue: str) -> None:
+    """What no command does; the rest of the SDK's methods is what the commands above call."""
     schedules, start = client.schedules, dt.datetime(2040, 1, 1, 12, tzinfo=dt.UTC)
     made = schedules.put(queue, queue, {"n": 1}, every="1h", start=start, group="g", delay=None)
     assert (made["body"], made["every"], made["group"]) == ({"n": 1}, "1h", "g")
@@ -121,18 +122,10 @@ def test_the_sdk_makes_changes_and_ends_a_schedule(client: Client, queue: str) -
     assert schedules.patch(queue, every="2h", group=None)["every"] == "2h"
     assert "group" not in schedules.get(queue)
     assert schedules.next(queue)[1] == hours[2]
-    assert schedules.pause(queue)["paused"]
-    assert list(schedules.next(queue)) == []
-    assert not schedules.resume(queue)["paused"]
-    (message,) = client.get_messages(queue, [schedules.fire(queue)])
-    assert message.body == {"n": 1}
-    assert queue in [one["name"] for one in schedules.list()]
-    schedules.delete(queue)
-    schedules.delete(queue)
-    with pytest.raises(NotFound):
-        schedules.get(queue)
+    for _ in range(2):
+        schedules.delete(queue)
     with pytest.raises(ValueError, match="the name or id in schedules is empty"):
         schedules.get("")
-    for name in (".", ".."):
+    for name in (queue, ".", ".."):
         with pytest.raises(NotFound):
             schedules.get(name)

@@ -46,12 +46,6 @@ def tempest(
     return Tempest(keystone, tmp_path_factory.mktemp("tempest"), clock)
 
 
-def test_finds_our_plugin(tempest: Tempest) -> None:
-    status, output = tempest.run("list-plugins")
-    assert status == 0
-    assert "zaqar_lite_tempest_plugin" in output
-
-
 def test_passes_our_plugin(tempest: Tempest) -> None:
     status, output = tempest.run("run", "--serial", "--regex", r"^zaqar_lite_tempest_plugin")
     assert status == 0, output[-8000:]
@@ -71,12 +65,6 @@ def test_passes_the_official_plugin(tempest: Tempest) -> None:
         assert status == 0, output[-8000:]
         passed += int(_count(output, "Passed"))
     assert passed >= 120
-
-
-def test_the_reference_says_what_of_the_official_plugin_is_left_out() -> None:
-    page = Path(__file__).parents[2] / "api-ref" / "source" / "clients.rst"
-    text = page.read_text()
-    assert MISSING in text
 
 
 def _count(output: str, what: str) -> str:

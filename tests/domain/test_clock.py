@@ -27,16 +27,15 @@ def times() -> Times:
     return Times()
 
 
-def test_it_starts_at_the_wall_clock(times: Times) -> None:
-    assert times.clock().now_ms() == START * 1_000
-    assert times.clock().now_us() == START * 1_000_000
-
-
-def test_it_follows_the_monotonic_clock(times: Times) -> None:
+def test_it_starts_at_the_wall_clock_and_follows_the_monotonic_one(times: Times) -> None:
     clock = times.clock()
+    assert (clock.now_ms(), clock.now_us()) == (START * 1_000, START * 1_000_000)
     times.monotonic += 1.25
-    assert clock.now_ms() == START * 1_000 + 1_250
-    assert clock.now_us() == START * 1_000_000 + 1_250_000
+    clock.advance(90_000)
+    clock.advance(1)
+    assert clock.offset_ms == 90_001
+    assert clock.now_ms() == START * 1_000 + 91_251
+    assert clock.now_us() == START * 1_000_000 + 91_251_000
 
 
 @pytest.mark.parametrize("step", [-3_600, 3_600])
@@ -48,28 +47,16 @@ def test_a_wall_clock_that_steps_changes_nothing(times: Times, step: int) -> Non
     assert clock.now_ms() == before
 
 
-def test_advancing_moves_both_units(times: Times) -> None:
-    clock = times.clock()
-    clock.advance(90_000)
-    clock.advance(1)
-    assert clock.offset_ms == 90_001
-    assert clock.now_ms() == START * 1_000 + 90_001
-    assert clock.now_us() == START * 1_000_000 + 90_001_000
-
-
 def test_it_does_not_start_before_the_last_instant_of_the_store(times: Times) -> None:
+    """An instant in the past does not move it back."""
     clock = times.clock()
+    clock.not_before(int(START * 1_000) - 60_000)
+    assert clock.now_ms() == START * 1_000
     clock.not_before(int(START * 1_000) + 60_000)
     assert clock.now_ms() == START * 1_000 + 60_000
     times.monotonic += 1
     assert clock.now_ms() == START * 1_000 + 61_000
     assert clock.offset_ms == 0
-
-
-def test_an_instant_in_the_past_does_not_move_it_back(times: Times) -> None:
-    clock = times.clock()
-    clock.not_before(int(START * 1_000) - 60_000)
-    assert clock.now_ms() == START * 1_000
 
 
 def test_the_offset_is_read_from_its_file_at_every_call(times: Times, tmp_path: Path) -> None:

@@ -57,14 +57,6 @@ async def test_what_was_applied_verifies_and_applying_again_changes_nothing(
         assert management.apply(topology, prune=True) == []
 
 
-async def test_a_dry_run_says_everything_and_does_nothing(host: Host) -> None:
-    topology = Topology(4)
-    entities = len(topology.exchanges) + len(topology.queues) + len(topology.bindings)
-    with host.management() as management:
-        assert len(management.apply(topology, dry_run=True)) == entities
-        assert len(management.verify(topology)) == entities
-
-
 async def test_removal_leaves_nothing_and_can_be_repeated(
     host: Host, connection: Connection
 ) -> None:
@@ -211,10 +203,3 @@ async def test_whoever_is_not_there_or_not_allowed_is_said(host: Host) -> None:
     stranger = host.management_url.replace("guest:guest", "nobody:no")
     with Management(stranger, vhost=host.name) as management, pytest.raises(Forbidden):
         management.verify(Topology(1))
-
-
-def test_no_password_reaches_a_message() -> None:
-    with Management("http://user:hush@127.0.0.1:1") as management:
-        with pytest.raises(Unavailable) as refusal:
-            management.verify(Topology(1))
-    assert "hush" not in str(refusal.value)

@@ -132,98 +132,86 @@ async def test_a_topology_grows_with_messages_on_their_way(
         assert [f for f in management.verify(final) if f.is_drift] == []
 
 
-class TestPublisher:
-    async def test_refuses_a_topology_that_is_not_there_or_has_fewer_bits(
-        self, connection: Connection
-    ) -> None:
-        """A key of 5 digits would be confirmed by 4 levels, and its message come too early."""
-        with pytest.raises(Unavailable, match="is the topology applied"):
-            await Publisher(connection, Topology(4)).__aenter__()
-        await amqp.declare(connection, Topology(4))
-        with pytest.raises(Unavailable, match=r"delay\.16\.done.*with 5 bits"):
-            await Publisher(connection, Topology(5)).__aenter__()
+async def test_a_publisher_needs_its_topology_while_it_publishes(connection: Connection) -> None:
+    """A key of 5 digits would be confirmed by 4 levels, and its message come too early."""
+    with pytest.raises(Unavailable, match="is the topology applied"):
+        await Publisher(connection, Topology(4)).__aenter__()
+    await amqp.declare(connection, Topology(4))
+    with pytest.raises(Unavailable, match=r"delay\.16\.done.*with 5 bits"):
+        await Publisher(connection, Topology(5)).__aenter__()
+    async with Publisher(connection, Topology(4)) as publisher:
+        await amqp.remove(connection, Topology(4))
+        with pytest.raises(Unavailable):
+            await publisher.publish(aio_pika.Message(b"", message_id="m"), delay=1)
 
-    async def test_needs_no_right_but_to_write_to_the_ingest_exchange(
-        self, host: Host, connection: Connection
-    ) -> None:
-        user = f"u{uuid.uuid4().hex[:8]}"
-        host.put(f"users/{user}", {"password": "p", "tags": ""})
-        rights = {"configure": "^$", "write": r"^delay\.ingest$", "read": "^$"}
-        host.put(f"permissions/{quote(host.name, safe='')}/{user}", rights)
-        await amqp.declare(connection, Topology(4))
-        limited = host.amqp_url.replace("guest:guest", f"{user}:p")
-        async with (
-            amqp.connected(limited) as own,
-            Publisher(own, Topology(4)) as publisher,
-        ):
-            await publisher.publish(aio_pika.Message(b"", message_id="m"))
 
-    async def test_refuses_what_could_not_be_kept(self, connection: Connection) -> None:
-        topology = Topology(4)
-        await amqp.declare(connection, topology)
-        async with Publisher(connection, topology) as publisher:
-            for delay, words in [
-                (16, "15 s"),
-                (15.2, "15 s"),
-                (-1, "negative"),
-                (float("nan"), "finite"),
-                (float("inf"), "finite"),
-            ]:
-                with pytest.raises(Invalid, match=words):
-                    await publisher.publish(aio_pika.Message(b"", message_id="m"), delay=delay)
-            with pytest.raises(Invalid, match="message_id"):
-                await publisher.publish(aio_pika.Message(b""), delay=1)
-            message = aio_pika.Message(b"", message_id="m", expiration=1)
-            with pytest.raises(Invalid, match="expiration"):
-                await publisher.publish(message, delay=1)
-        assert await amqp.waiting(connection, topology) == {}
+async def test_a_publisher_needs_no_right_but_to_write_to_the_ingest_exchange(
+    host: Host, connection: Connection
+) -> None:
+    user = f"u{uuid.uuid4().hex[:8]}"
+    host.put(f"users/{user}", {"password": "p", "tags": ""})
+    rights = {"configure": "^$", "write": r"^delay\.ingest$", "read": "^$"}
+    host.put(f"permissions/{quote(host.name, safe='')}/{user}", rights)
+    await amqp.declare(connection, Topology(4))
+    limited = host.amqp_url.replace("guest:guest", f"{user}:p")
+    async with (
+        amqp.connected(limited) as own,
+        Publisher(own, Topology(4)) as publisher,
+    ):
+        await publisher.publish(aio_pika.Message(b"", message_id="m"))
 
-    async def test_a_second_trip_strips_the_first_and_arrives(self, connection: Connection) -> None:
-        """With the old x-death the broker sees a loop and never delivers."""
-        topology = Topology(4, unit_ms=50)
-        await amqp.declare(connection, topology)
-        async with (
-            Publisher(connection, topology) as publisher,
-            connection.channel() as channel,
-        ):
-            queue = await channel.get_queue("delay.zaqar", ensure=False)
-            message = aio_pika.Message(b"x", message_id="again", headers={"mine": 1})
-            await publisher.publish(message, delay=0.15)
-            got = await arrive(queue)
-            assert "x-death" in got.headers
-            again = aio_pika.Message(got.body, message_id="again", headers=got.headers)
-            await publisher.publish(again, delay=0.15)
-            second = await arrive(queue)
-            deaths = second.headers["x-death"]
-            assert isinstance(deaths, list)
-            assert len(deaths) == 2
-            assert second.headers["mine"] == 1
-            assert second.delivery_mode == aio_pika.DeliveryMode.PERSISTENT
 
-    async def test_a_topology_that_is_removed_meanwhile_is_an_error(
-        self, connection: Connection
-    ) -> None:
-        await amqp.declare(connection, Topology(4))
-        async with Publisher(connection, Topology(4)) as publisher:
-            await amqp.remove(connection, Topology(4))
-            with pytest.raises(Unavailable):
-                await publisher.publish(aio_pika.Message(b"", message_id="m"), delay=1)
+async def test_a_publisher_refuses_what_could_not_be_kept_or_zaqar_would_refuse_in_years(
+    connection: Connection,
+) -> None:
+    topology = Topology(4)
+    await amqp.declare(connection, topology)
+    kept: list[tuple[dict[str, Any], float, str]] = [
+        ({"message_id": "m"}, 16, "15 s"),
+        ({"message_id": "m"}, 15.2, "15 s"),
+        ({"message_id": "m"}, -1, "negative"),
+        ({"message_id": "m"}, float("nan"), "finite"),
+        ({"message_id": "m"}, float("inf"), "finite"),
+        ({}, 1, "message_id"),
+        ({"message_id": "m", "expiration": 1}, 1, "expiration"),
+    ]
+    posted: list[tuple[dict[str, Any], str]] = [
+        ({"queue": "a b"}, "queue's name"),
+        ({"ttl": 59}, "60"),
+        ({"ttl": 1209601}, "1209600"),
+        ({"message_id": "x" * 129}, "1..128"),
+        ({"body": float("nan")}, "not JSON"),
+        ({"body": "x" * 262144}, "262144"),
+    ]
+    async with Publisher(connection, topology) as publisher:
+        for properties, delay, words in kept:
+            with pytest.raises(Invalid, match=words):
+                await publisher.publish(aio_pika.Message(b"", **properties), delay=delay)
+        for arguments, words in posted:
+            given = {"queue": "q", "body": 1, "message_id": "m", **arguments}
+            with pytest.raises(Invalid, match=words):
+                await publisher.publish_to_zaqar(**given)
+    assert await amqp.waiting(connection, topology) == {}
 
-    async def test_refuses_at_once_what_zaqar_would_refuse_in_years(
-        self, connection: Connection
-    ) -> None:
-        topology = Topology(4)
-        await amqp.declare(connection, topology)
-        async with Publisher(connection, topology) as publisher:
-            cases: list[tuple[dict[str, Any], str]] = [
-                ({"queue": "a b"}, "queue's name"),
-                ({"ttl": 59}, "60"),
-                ({"ttl": 1209601}, "1209600"),
-                ({"message_id": "x" * 129}, "1..128"),
-                ({"body": float("nan")}, "not JSON"),
-                ({"body": "x" * 262144}, "262144"),
-            ]
-            for arguments, words in cases:
-                given = {"queue": "q", "body": 1, "message_id": "m", **arguments}
-                with pytest.raises(Invalid, match=words):
-                    await publisher.publish_to_zaqar(**given)
+
+async def test_a_second_trip_strips_the_first_and_arrives(connection: Connection) -> None:
+    """With the old x-death the broker sees a loop and never delivers."""
+    topology = Topology(4, unit_ms=50)
+    await amqp.declare(connection, topology)
+    async with (
+        Publisher(connection, topology) as publisher,
+        connection.channel() as channel,
+    ):
+        queue = await channel.get_queue("delay.zaqar", ensure=False)
+        message = aio_pika.Message(b"x", message_id="again", headers={"mine": 1})
+        await publisher.publish(message, delay=0.15)
+        got = await arrive(queue)
+        assert "x-death" in got.headers
+        again = aio_pika.Message(got.body, message_id="again", headers=got.headers)
+        await publisher.publish(again, delay=0.15)
+        second = await arrive(queue)
+        deaths = second.headers["x-death"]
+        assert isinstance(deaths, list)
+        assert len(deaths) == 2
+        assert second.headers["mine"] == 1
+        assert second.delivery_mode == aio_pika.DeliveryMode.PERSISTENT

@@ -35,10 +35,6 @@ def parsed(name: str) -> dict[str, Any]:
     return text
 
 
-def names(blocks: list[dict[str, Any]]) -> set[str]:
-    return {key.strip('"') for block in blocks for key in block if not key.startswith("__")}
-
-
 def test_nothing_of_the_traps_of_the_provider() -> None:
     """Its default is not durable, and plain `arguments` would send a time to live as a string."""
     for block in parsed("main.tf")["resource"]:

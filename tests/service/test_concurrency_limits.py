@@ -47,6 +47,18 @@ class Processes:
     def process(self) -> ConcurrencyLeases:
         return ConcurrencyLeases(self.management, workers=3, monotonic=self.time)
 
+    async def take(self, number: int, most: int) -> int:
+        """Take as many permits as a process gets, of so many that a project may have."""
+        taken = 0
+        while await self.limits[number].take("p", most):
+            taken += 1
+        return taken
+
+    def leave(self, number: int, count: int) -> None:
+        """Give permits of a process back."""
+        for _ in range(count):
+            self.limits[number].leave("p")
+
     async def beat(self, *but: int) -> None:
         self.time.advance(HEARTBEAT)
         for number, leases in enumerate(self.leases):
@@ -67,7 +79,7 @@ async def test_racing_processes_have_together_what_one_may() -> None:
 
 async def test_one_process_may_have_all_of_it() -> None:
     processes = Processes()
-    assert [await processes.limits[0].take("p", 5) for _ in range(6)] == [True] * 5 + [False]
+    assert await processes.take(0, 5) == 5
     assert not await processes.limits[1].take("p", 5)
     assert await processes.limits[1].take("p", None)
 
@@ -92,17 +104,14 @@ async def test_what_is_free_costs_few_calls(monkeypatch: pytest.MonkeyPatch) -> 
 
 async def test_what_a_process_does_not_need_any_more_is_given_back() -> None:
     processes = Processes()
-    for _ in range(4):
-        await processes.limits[0].take("p", 4)
+    assert await processes.take(0, 4) == 4
     assert not await processes.limits[1].take("p", 4)
-    for _ in range(3):
-        processes.limits[0].leave("p")
+    processes.leave(0, 3)
     for _ in range(2):
         await processes.beat()
-    assert [await processes.limits[1].take("p", 4) for _ in range(4)] == [True] * 3 + [False]
+    assert await processes.take(1, 4) == 3
     processes.limits[0].leave("p")
-    for _ in range(3):
-        processes.limits[1].leave("p")
+    processes.leave(1, 3)
     for _ in range(3):
         await processes.beat()
     assert await processes.management.get_record("seats", "p", "connections") is None
@@ -110,32 +119,28 @@ async def test_what_a_process_does_not_need_any_more_is_given_back() -> None:
 
 async def test_what_a_killed_process_had_comes_back() -> None:
     processes = Processes()
-    for _ in range(4):
-        await processes.limits[0].take("p", 4)
+    assert await processes.take(0, 4) == 4
     while processes.time() < EXPIRES - HEARTBEAT:
         await processes.beat(0)
         assert not await processes.limits[1].take("p", 4)
     for _ in range(3):
         await processes.beat(0)
-    assert [await processes.limits[1].take("p", 4) for _ in range(5)] == [True] * 4 + [False]
+    assert await processes.take(1, 4) == 4
 
 
 async def test_what_a_process_had_before_it_was_cut_off_is_free_for_others() -> None:
     processes = Processes()
-    for _ in range(4):
-        await processes.limits[0].take("p", 4)
-    for _ in range(3):
-        processes.limits[0].leave("p")
+    assert await processes.take(0, 4) == 4
+    processes.leave(0, 3)
     processes.time.advance(EXPIRES)
     await processes.beat()  # which says that it lives again
-    assert [await processes.limits[1].take("p", 4) for _ in range(4)] == [True] * 3 + [False]
+    assert await processes.take(1, 4) == 3
 
 
 async def test_a_process_that_was_cut_off_keeps_nothing_that_others_have_taken() -> None:
     processes = Processes()
     for number in (0, 1):
-        for _ in range(4):
-            assert await processes.limits[number].take("p", 4)
+        assert await processes.take(number, 4) == 4
         processes.time.advance(EXPIRES * (1 - number))
     await processes.beat()
     processes.limits[0].leave("p")
@@ -144,10 +149,8 @@ async def test_a_process_that_was_cut_off_keeps_nothing_that_others_have_taken()
 
 async def test_what_could_not_be_given_back_is_later(monkeypatch: pytest.MonkeyPatch) -> None:
     processes = Processes()
-    for _ in range(4):
-        await processes.limits[0].take("p", 4)
-    for _ in range(3):
-        processes.limits[0].leave("p")
+    assert await processes.take(0, 4) == 4
+    processes.leave(0, 3)
     await processes.beat()
     put = processes.management.put_record
 
@@ -161,13 +164,12 @@ async def test_what_could_not_be_given_back_is_later(monkeypatch: pytest.MonkeyP
         await processes.beat()
     monkeypatch.undo()
     await processes.beat()
-    assert [await processes.limits[1].take("p", 4) for _ in range(4)] == [True] * 3 + [False]
+    assert await processes.take(1, 4) == 3
 
 
 async def test_a_process_that_stops_leaves_its_permits_at_once() -> None:
     processes = Processes()
-    for _ in range(4):
-        await processes.limits[0].take("p", 4)
+    assert await processes.take(0, 4) == 4
     await processes.leases[0].stop()
     assert await processes.limits[1].take("p", 4)
 
@@ -179,7 +181,7 @@ async def test_each_has_its_part_while_the_store_is_away(monkeypatch: pytest.Mon
         raise Unavailable("away")
 
     monkeypatch.setattr(processes.management, "put_record", away)
-    assert [await processes.limits[0].take("p", 6) for _ in range(3)] == [True, True, False]
+    assert await processes.take(0, 6) == 2
 
 
 async def test_a_server_of_one_process_counts_by_itself() -> None:

@@ -15,7 +15,9 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import KeyReused, LimitReached, NotFound, Unavailable
 from zaqar_lite.domain.metadata import ORDERED
 from zaqar_lite.domain.models import (
+    NO_RETRIES,
     Capability,
+    Claimed,
     ClaimRequest,
     DeadLetter,
     DelayMode,
@@ -117,10 +119,23 @@ class Pools:
         await self.registry.put_pool(Pool("old", "memory://old", 0))
         await self.registry.put_pool(Pool("new", "memory://new", 1))
 
-    async def post(self, count: int) -> list[str]:
+    async def post(self, count: int, queue: QueueRef = QUEUE) -> list[str]:
         new = [NewMessage(b"%d" % n, 3_600_000) for n in range(count)]
-        posted = await self.messages.post(QUEUE, new, client_id=CLIENT, version=None)
+        posted = await self.messages.post(queue, new, client_id=CLIENT, version=None)
         return [one.id for one in posted]
+
+    async def claim(
+        self, limit: int = 1, ttl_ms: int = 60_000, retries: RetryPolicy = NO_RETRIES
+    ) -> Claimed:
+        """Claim what can be claimed."""
+        request = ClaimRequest(
+            limit, None, DelayMode.IGNORE, ttl_ms, client_id=CLIENT, retries=retries
+        )
+        return await self.messages.claim(QUEUE, request)
+
+    async def places(self, *queues: QueueRef) -> set[Place]:
+        """Where queues lie."""
+        return {(await self.placements.entry(one)).place for one in queues}
 
     async def post_keyed(self, *bodies: str, whole: str | None = None) -> list[tuple[str, bool]]:
         """Post messages whose keys are their bodies; answer ids, and which were known."""
@@ -140,8 +155,7 @@ class Pools:
 
     async def consume(self) -> list[str]:
         """Claim and delete what can be claimed."""
-        request = ClaimRequest(10, None, DelayMode.IGNORE, 60_000, client_id=CLIENT)
-        claimed = await self.messages.claim(QUEUE, request)
+        claimed = await self.claim(10)
         ids = [one.id for one in claimed.messages]
         if claimed.claim_id is not None:
             refused = await self.messages.delete(QUEUE, ids, claim_ids=(claimed.claim_id,))
@@ -210,8 +224,7 @@ async def test_a_sweep_makes_no_dead_letter_of_what_is_on_its_way(
     await pools.placements.write(LETTERS, Place("old"))
     dead = RetryPolicy(DeadLetter(LETTERS, max_failures=1))
     await pools.post(1)
-    request = ClaimRequest(1, None, DelayMode.IGNORE, 60_000, client_id=CLIENT, retries=dead)
-    await pools.messages.claim(QUEUE, request)
+    await pools.claim(retries=dead)
     pools.clock.advance(60_000)
     store = pools.new.import_messages
 
@@ -273,8 +286,7 @@ async def test_who_watches_a_queue_follows_it_to_its_new_pool(pools: Pools) -> N
 
 async def test_a_frozen_queue_refuses_all_but_the_holders_of_claims(pools: Pools) -> None:
     posted = await pools.post(2)
-    request = ClaimRequest(1, None, DelayMode.IGNORE, 60_000, client_id=CLIENT)
-    claim_id = (await pools.messages.claim(QUEUE, request)).claim_id or ""
+    claim_id = (await pools.claim()).claim_id or ""
     async with draining(pools):
         await until_problem(pools, "held by claims")
         for act in (pools.post(1), pools.consume(), pools.listed()):
@@ -312,8 +324,7 @@ async def test_what_is_held_for_a_minute_moves_without_its_holder(
 ) -> None:
     monkeypatch.setattr(module, "_LOOK_EVERY", 0.01)
     await pools.post(1)
-    request = ClaimRequest(1, None, DelayMode.IGNORE, 600_000, client_id=CLIENT)
-    claim_id = (await pools.messages.claim(QUEUE, request)).claim_id or ""
+    claim_id = (await pools.claim(ttl_ms=600_000)).claim_id or ""
     extend = Settlement("", Act.EXTEND, ttl_ms=600_000, grace_ms=0)
     pools.worker.wait = 5
     async with draining(pools):
@@ -335,8 +346,7 @@ async def test_what_is_held_for_a_minute_moves_without_its_holder(
 
 async def test_a_repeated_batch_moves_a_message_with_its_attempts(pools: Pools) -> None:
     (posted,) = await pools.post(1)
-    request = ClaimRequest(10, None, DelayMode.IGNORE, 60_000, client_id=CLIENT)
-    claim_id = (await pools.messages.claim(QUEUE, request)).claim_id or ""
+    claim_id = (await pools.claim()).claim_id or ""
     failure = [Settlement(posted, Act.RELEASE, delay_ms=60_000, failed=True, reason="no answer")]
     await pools.messages.settle(QUEUE, claim_id, failure, retries=RetryPolicy())
     pools.new.fails = "import_messages", False
@@ -514,8 +524,7 @@ async def test_queues_that_lie_together_move_together(pools: Pools) -> None:
     await pools.registry.put_pool(Pool("newer", "memory://newer", 1))
     async with draining(pools):
         await until_over(pools)
-    places = {(await pools.placements.entry(one)).place for one in group}
-    assert len(places) == 1
+    assert len(await pools.places(*group)) == 1
 
 
 async def test_all_queues_of_one_dead_letter_queue_go_with_it_to_one_pool(pools: Pools) -> None:
@@ -534,8 +543,7 @@ async def test_all_queues_of_one_dead_letter_queue_go_with_it_to_one_pool(pools:
         await until_over(pools)
         for other in others:
             await other.stop()
-    places = {(await pools.placements.entry(one)).place for one in (LETTERS, *queues)}
-    assert len(places) == 1
+    assert len(await pools.places(LETTERS, *queues)) == 1
 
 
 async def test_a_group_that_a_crash_froze_in_part_is_frozen_whole(pools: Pools) -> None:
@@ -546,8 +554,7 @@ async def test_a_group_that_a_crash_froze_in_part_is_frozen_whole(pools: Pools) 
     await pools.registry.put_pool(Pool("newer", "memory://newer", 1))
     async with draining(pools):
         await until_over(pools)
-    for queue in (QUEUE, LETTERS):
-        assert (await pools.placements.entry(queue)).place == Place("newer")
+    assert await pools.places(QUEUE, LETTERS) == {Place("newer")}
 
 
 async def test_all_queues_of_a_project_with_a_filter_go_to_one_pool(pools: Pools) -> None:
@@ -558,8 +565,7 @@ async def test_all_queues_of_a_project_with_a_filter_go_to_one_pool(pools: Pools
     await pools.registry.put_pool(Pool("newer", "memory://newer", 1))
     async with draining(pools):
         await until_over(pools)
-    places = {(await pools.placements.entry(one)).place for one in (QUEUE, filtered)}
-    assert len(places) == 1
+    assert len(await pools.places(QUEUE, filtered)) == 1
 
 
 async def test_dead_letters_of_what_is_held_in_the_old_pool_move_too(pools: Pools) -> None:
@@ -567,13 +573,11 @@ async def test_dead_letters_of_what_is_held_in_the_old_pool_move_too(pools: Pool
     await pools.placements.write(LETTERS, Place("old"))
     posted = await pools.post(1)
     dead = RetryPolicy(DeadLetter(LETTERS, max_failures=1))
-    request = ClaimRequest(1, None, DelayMode.IGNORE, 60_000, client_id=CLIENT, retries=dead)
-    claimed = await pools.messages.claim(QUEUE, request)
-    assert claimed.claim_id is not None
+    claim_id = (await pools.claim(retries=dead)).claim_id or ""
     async with draining(pools):
         await until_problem(pools, "held by claims")
         settled = await pools.messages.settle(
-            QUEUE, claimed.claim_id, [Settlement(posted[0], Act.DEAD)], retries=dead
+            QUEUE, claim_id, [Settlement(posted[0], Act.DEAD)], retries=dead
         )
         assert settled.moved == 1
         await until_over(pools)
@@ -627,50 +631,41 @@ async def test_letters_arrive_once_in_another_pool(
 
 async def test_a_queue_of_the_servers_own_store_redrives_into_a_pool(pools: Pools) -> None:
     await pools.placements.write(QUEUE, Place("new"))
-    (one,) = await pools.messages.post(
-        LETTERS, (NewMessage(b"1", 60_000),), client_id=CLIENT, version=None
-    )
-    async with redriven(pools, [one.id]):
+    (one,) = await pools.post(1, LETTERS)
+    async with redriven(pools, [one]):
         await until(lambda: pools.new.stats(QUEUE), lambda stats: stats.ready)
-    (found,) = await pools.messages.get_messages(QUEUE, (one.id,))
+    (found,) = await pools.messages.get_messages(QUEUE, (one,))
     assert found.origin is not None
     assert (found.origin.source, found.origin.redriven) == (LETTERS.name, 1)
 
 
-async def test_letters_wait_for_a_target_that_is_frozen(pools: Pools) -> None:
-    await pools.placements.write(LETTERS, Place("old"))
-    (letter,) = await pools.messages.post(
-        LETTERS, (NewMessage(b"1", 60_000),), client_id=CLIENT, version=None
-    )
-    version = (await pools.placements.entry(QUEUE)).version
-    await pools.placements.write(QUEUE, Place("old", to="new", group="g", since=1), version)
-    with pytest.raises(Unavailable, match="being moved"):
-        await pools.messages.move(LETTERS, [letter.id], Move(QUEUE, 3_600_000))
-    assert len(await pools.old.get_messages(LETTERS, [letter.id])) == 1
+async def test_of_what_is_frozen_letters_wait_and_what_was_delivered_is_deleted(
+    pools: Pools,
+) -> None:
+    line, frozen = ordered_queue("p", "s"), Place("old", to="new", group="g", since=1)
+    for queue in (LETTERS, line):
+        await pools.placements.write(queue, Place("old"))
+    (letter,), (delivered,) = await pools.post(1, LETTERS), await pools.post(1, line)
+    for queue in (QUEUE, line):
+        version = (await pools.placements.entry(queue)).version
+        place = replace(frozen, since=pools.clock.now_ms()) if queue == line else frozen
+        await pools.placements.write(queue, place, version)
+    for act in (
+        pools.messages.move(LETTERS, [letter], Move(QUEUE, 3_600_000)),
+        pools.messages.list_messages(line, ListQuery(1)),
+    ):
+        with pytest.raises(Unavailable, match="being moved"):
+            await act
+    assert len(await pools.old.get_messages(LETTERS, [letter])) == 1
+    await pools.messages.delete(line, (delivered,), claim_ids=None)
+    assert (await pools.old.stats(line)).total == 0
 
 
 async def test_a_pool_with_redriven_messages_is_not_empty(pools: Pools) -> None:
     await pools.placements.write(QUEUE, Place("new"))
     assert await pools.placements.holds("old") is None
     await pools.placements.write(LETTERS, Place("old"))
-    (letter,) = await pools.messages.post(
-        LETTERS, (NewMessage(b"1", 60_000),), client_id=CLIENT, version=None
-    )
-    await pools.messages.move(LETTERS, [letter.id], Move(QUEUE, 3_600_000))
+    (letter,) = await pools.post(1, LETTERS)
+    await pools.messages.move(LETTERS, [letter], Move(QUEUE, 3_600_000))
     await pools.placements.write(LETTERS, Place("new"))
     assert await pools.placements.holds("old") == QUEUE
-
-
-async def test_what_was_delivered_from_a_frozen_line_is_deleted(pools: Pools) -> None:
-    line = ordered_queue("p", "s")
-    await pools.placements.write(line, Place("old"))
-    (posted,) = await pools.messages.post(
-        line, (NewMessage(b"1", 60_000),), client_id=CLIENT, version=None
-    )
-    version = (await pools.placements.entry(line)).version
-    frozen = Place("old", to="new", group="g", since=pools.clock.now_ms())
-    await pools.placements.write(line, frozen, version)
-    with pytest.raises(Unavailable, match="being moved"):
-        await pools.messages.list_messages(line, ListQuery(1))
-    await pools.messages.delete(line, (posted.id,), claim_ids=None)
-    assert (await pools.old.stats(line)).total == 0

@@ -7,7 +7,7 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import pytest
 
 from tests.server import ServerProcess
 from tests.services import start_redis
+from tests.services.process import wait_until
 
 IS_LONG = "ZAQAR_TEST_ALL" in os.environ
 LETTERS, KILLS = (20_000, 5) if IS_LONG else (1_500, 2)
@@ -95,13 +96,6 @@ def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Servers]
         made.close()
 
 
-def wait_for(look: Callable[[], bool]) -> None:
-    until = time.monotonic() + 120
-    while not look():
-        assert time.monotonic() < until, "it takes too long"
-        time.sleep(0.05)
-
-
 def post(servers: Servers, queue: str, count: int) -> Sequence[str]:
     ids: list[str] = []
     for first in range(0, count, 500):
@@ -143,15 +137,15 @@ def redrive_all(servers: Servers, letters: str) -> None:
         return shown
 
     for number in range(1, KILLS + 1):
-        wait_for(lambda: job()["done"] >= LETTERS * number // (KILLS + 2))  # noqa: B023
+        wait_until(lambda: job()["done"] >= LETTERS * number // (KILLS + 2), [])  # noqa: B023
         servers.kill_one()
-    wait_for(lambda: job()["state"] != "running")
+    wait_until(lambda: job()["state"] != "running", [])
     ended = job()
     assert ended["state"] == "completed"
     # What a step did that ended with its process is counted too.
     assert (ended["done"], ended["selected"], ended["examined"]) == (LETTERS, LETTERS, LETTERS)
     assert (ended["targets"], ended["refused"]) == ({f"{letters}-back": LETTERS}, {})
-    wait_for(lambda: servers.listed(f"{letters}-back") == Counter(ids))
+    wait_until(lambda: servers.listed(f"{letters}-back") == Counter(ids), [])
     assert servers.listed(letters) == Counter()
 
 
@@ -178,7 +172,7 @@ def test_each_instant_has_one_message_whoever_dies(servers: Servers) -> None:
 
     def wait_for_all() -> None:
         for name in plans:
-            wait_for(lambda: shown(name)[0] > servers.now())  # noqa: B023
+            wait_until(lambda: shown(name)[0] > servers.now(), [])  # noqa: B023
 
     for name, (plan, _) in plans.items():
         schedule(name, plan)
@@ -203,7 +197,7 @@ def test_each_instant_has_one_message_whoever_dies(servers: Servers) -> None:
         passed = round((after - first[name]) / period)
         assert passed >= DAYS * DAY // period
         # The next instant is known before the last ones have their messages and are counted.
-        wait_for(lambda: sum(shown(name)[1].values()) >= passed)  # noqa: B023
+        wait_until(lambda: sum(shown(name)[1].values()) >= passed, [])  # noqa: B023
         _, counts = shown(name)
         assert counts == {**dict.fromkeys(counts, 0), "fired": passed}
         listed = servers.listed(f"{name}-{made}")

@@ -80,17 +80,21 @@ async def test_many_entries_go_soon_after_their_queues() -> None:
     assert await management.list_records(PLACE, limit=1) == []
 
 
-async def test_an_entry_is_kept_for_a_while_after_its_queue() -> None:
-    clock = Clock()
-    _, placements = catalogue(clock)
-    queue = QueueRef("p", "q")
+@pytest.mark.parametrize("is_made", [False, True])
+async def test_an_entry_is_kept_for_a_while_after_its_queue(is_made: bool) -> None:
+    """And as long as the queue's record is there, which was never deleted."""
+    clock, queue = Clock(), QueueRef("p", "q")
+    management, placements = catalogue(clock)
+    if is_made:
+        await management.create_queue(queue, {}, max_queues=1)
     await placements.write(queue, Place("pool"))
     await placements.leave(queue)
     await placements.tidy()
     assert (await placements.entry(queue)).place.pool == "pool"
-    clock.advance(LEFT_MS)
+    assert await placements.holds("pool") == (queue if is_made else None)
+    clock.advance(LEFT_MS + 1)
     await placements.tidy()
-    assert (await placements.entry(queue)).place == Place()
+    assert (await placements.entry(queue)).place == (Place("pool") if is_made else Place())
 
 
 async def test_queues_that_are_too_many_leave_no_entries() -> None:
@@ -136,19 +140,6 @@ async def test_a_dead_letter_queue_that_is_one_too_many_keeps_its_place() -> Non
     clock.advance(LEFT_MS)
     await placements.tidy()
     assert (await placements.entry(letters)).place == Place("a")
-
-
-async def test_a_queue_whose_record_was_never_deleted_keeps_its_place() -> None:
-    clock = Clock()
-    management, placements = catalogue(clock)
-    queue = QueueRef("p", "q")
-    await management.create_queue(queue, {}, max_queues=1)
-    await placements.write(queue, Place("pool"))
-    await placements.leave(queue)
-    assert await placements.holds("pool") == queue
-    clock.advance(LEFT_MS + 1)
-    await placements.tidy()
-    assert (await placements.entry(queue)).place == Place("pool")
 
 
 class Counting(SqlManagementStore):

@@ -122,27 +122,28 @@ async def test_a_year_of_minutes_is_posted_525_600_times(place: Place) -> None:
 
 
 async def test_what_is_over_leaves_nothing_in_the_index(place: Place) -> None:
+    """Nor do changes and deletions."""
+
+    async def entries() -> int:
+        return len(await place.schedules.index.page(DUE_PROJECT, None, 100))
+
     await place.put(every=60)
     for _ in range(3):
         place.clock.advance(MINUTE)
         await place.run()
-    assert len(await place.schedules.index.page(DUE_PROJECT, None, 100)) == 1
+    assert await entries() == 1
     await place.schedules.kind.delete("p", "s")  # as by a server that was killed then
     place.clock.advance(2 * MINUTE)
     assert [(await one.step())[0] for one in place.schedulers] == [1, 0]
-    assert len(await place.schedules.index.page(DUE_PROJECT, None, 100)) == 0
-    assert len(await place.posted()) == 3
-
-
-async def test_changes_and_deletions_leave_nothing_in_the_index(place: Place) -> None:
+    assert (await entries(), len(await place.posted())) == (0, 3)
     for minute in range(3):
         await place.put(at=f"2090-01-01T00:0{minute}:00Z")
         later = {"at": f"2090-01-01T01:0{minute}:00Z"}
         await place.schedules.change("p", "s", partial(replace, **later))
-    assert len(await place.schedules.index.page(DUE_PROJECT, None, 100)) == 1
-    await place.schedules.delete("p", "s")
-    assert len(await place.schedules.index.page(DUE_PROJECT, None, 100)) == 0
-    await place.schedules.delete("p", "s")
+    assert await entries() == 1
+    for _ in range(2):
+        await place.schedules.delete("p", "s")
+        assert await entries() == 0
 
 
 def put_again(schedules: Schedules) -> Awaitable[object]:
@@ -201,23 +202,22 @@ async def test_missed_instants(place: Place, fields: Any, count: int, missed: in
     assert place.schedules.shown_instants(schedule)[0] > place.clock.now_ms()
 
 
-async def test_one_instant_fires_once_and_never_again(place: Place) -> None:
-    await place.put(at="2030-01-01T08:00:00Z")
-    place.move_to(8)
-    await place.run()
-    place.move_to(9)
-    await place.run()
-    assert len(await place.posted()) == 1
-    schedule = await place.schedules.kind.get("p", "s")
-    assert place.schedules.shown_instants(schedule) == []
-
-
-async def test_start_and_end(place: Place) -> None:
-    await place.put(every="1h", start="2030-01-01T05:30:00Z", end="2030-01-01T08:30:00Z")
+@pytest.mark.parametrize(
+    ("fields", "count"),
+    [
+        ({"at": "2030-01-01T08:00:00Z"}, 1),
+        ({"every": "1h", "start": "2030-01-01T05:30:00Z", "end": "2030-01-01T08:30:00Z"}, 3),
+    ],
+    ids=["one instant", "from a start to an end"],
+)
+async def test_what_has_ended_fires_never_again(place: Place, fields: Any, count: int) -> None:
+    await place.put(**fields)
     for hour in range(12):
         place.move_to(hour, 30)
         await place.run()
-    assert len(await place.posted()) == 3
+    assert len(await place.posted()) == count
+    schedule = await place.schedules.kind.get("p", "s")
+    assert place.schedules.shown_instants(schedule) == []
 
 
 async def test_overlap_skips_while_the_last_one_is_there(place: Place) -> None:

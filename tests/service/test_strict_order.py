@@ -79,6 +79,21 @@ class Process(Composed):
         draft = SubscriptionDraft(f"http://{host}/", options={"ordered": ordered})
         return (await self.subscriptions.create(QUEUE, draft)).id
 
+    def entry(self, name: str, *ordered: str) -> OutboxMessage:
+        """An outbox message of a small message that was posted now."""
+        now = self.clock.now_ms()
+        body = msgspec.Raw(b"1")
+        return OutboxMessage(
+            name, QUEUE.project, QUEUE.name, now, now + 60_000, 60, body, ordered=ordered
+        )
+
+    async def line_up(self, subscription: str, *names: str) -> QueueRef:
+        """Put outbox messages into the queue of an ordered subscription; answer that."""
+        own = ordered_queue(QUEUE.project, subscription)
+        new = [NewMessage(encode(self.entry(name)), 60_000) for name in names]
+        await self.store.post(own, new, client_id="c", version=None)
+        return own
+
     async def note(self, entry: OutboxMessage) -> Message:
         """Put an outbox message into its queue, and read it as a worker does."""
         queue = outbox_queue(entry.project)
@@ -101,13 +116,20 @@ class Process(Composed):
         )
 
 
+async def look(note: OutboxMessage, *_: object) -> OutboxMessage | None:
+    """Find every message as its outbox message says."""
+    return note
+
+
+def still() -> Clock:
+    """A clock that stands still unless it is moved."""
+    return Clock(wall=lambda: 1_800_000_000.0, monotonic=lambda: 0.0)
+
+
 async def test_while_a_turn_delivers_no_other_process_takes_one() -> None:
     process = Process()
     messages, clock = process.store, process.clock
-    made, now, delivered = await process.subscribe(), clock.now_ms(), []
-
-    async def look(note: OutboxMessage, *_: object) -> OutboxMessage | None:
-        return note
+    made, delivered = await process.subscribe(), list[str]()
 
     async def end(delivery: Delivery, _: Subscription) -> None:
         delivered.append(delivery.id)
@@ -123,13 +145,7 @@ async def test_while_a_turn_delivers_no_other_process_takes_one() -> None:
         StrictOrder(messages, process.subscriptions, clock, deliver=deliver, look=look)
         for deliver in (try_meanwhile, end)
     )
-    notes = [
-        OutboxMessage(name, QUEUE.project, QUEUE.name, now, now + 60_000, 60, msgspec.Raw(b"1"))
-        for name in ("a", "b")
-    ]
-    own = ordered_queue(QUEUE.project, made)
-    new = [NewMessage(encode(note), 60_000) for note in notes]
-    await messages.post(own, new, client_id="c", version=None)
+    await process.line_up(made, "a", "b")
     assert await first.work(QUEUE, made) is None
     assert delivered == ["a", "b"]
 
@@ -137,17 +153,12 @@ async def test_while_a_turn_delivers_no_other_process_takes_one() -> None:
 async def test_work_that_the_store_ends_holds_no_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     process = Process()
     messages, clock = process.store, process.clock
-    made, now, delivered = await process.subscribe(), clock.now_ms(), []
-
-    async def look(note: OutboxMessage, *_: object) -> OutboxMessage | None:
-        return note
+    made, delivered = await process.subscribe(), list[str]()
 
     async def deliver(delivery: Delivery, _: Subscription) -> None:
         delivered.append(delivery.id)
 
-    note = OutboxMessage("a", QUEUE.project, QUEUE.name, now, now + 60_000, 60, msgspec.Raw(b"1"))
-    own = ordered_queue(QUEUE.project, made)
-    await messages.post(own, [NewMessage(encode(note), 60_000)], client_id="c", version=None)
+    await process.line_up(made, "a")
     order = StrictOrder(messages, process.subscriptions, clock, deliver=deliver, look=look)
 
     async def away(*_: object, **__: object) -> None:
@@ -184,9 +195,7 @@ async def test_a_turn_that_comes_too_early_by_this_clock_is_taken_again() -> Non
 
 async def test_delayed_messages_keep_their_order_though_clocks_differ() -> None:
     """Some were stored at a later instant, by the store's clock, than their outbox messages say."""
-    store_clock, clock = (
-        Clock(wall=lambda: 1_800_000_000.0, monotonic=lambda: 0.0) for _ in range(2)
-    )
+    store_clock, clock = still(), still()
     process = Process(clock, create("memory://", clock=store_clock, options=StoreOptions()))
     made, receiver = await process.subscribe(), Recorder()
     await process.queues.change(QUEUE, lambda old: {**old, "_default_message_delay": 2})
@@ -205,9 +214,7 @@ async def test_delayed_messages_keep_their_order_though_clocks_differ() -> None:
 
 async def test_a_message_that_was_consumed_before_a_late_look_is_delivered() -> None:
     """It was posted by a process whose clock is ahead of this one's."""
-    store_clock, clock = (
-        Clock(wall=lambda: 1_800_000_000.0, monotonic=lambda: 0.0) for _ in range(2)
-    )
+    store_clock, clock = still(), still()
     process = Process(clock, create("memory://", clock=store_clock, options=StoreOptions()))
     receiver = Recorder()
     await process.subscribe(ordered=False)
@@ -252,7 +259,7 @@ class Recorder(Transport):
 
 
 async def test_a_turn_that_fails_repeats_no_delivery_to_others() -> None:
-    clock = Clock(wall=lambda: 1_800_000_000.0, monotonic=lambda: 0.0)
+    clock = still()
     process, recorder = Process(clock), Recorder()
     messages = process.store
     deliveries = process.deliver({"http": recorder})
@@ -261,10 +268,7 @@ async def test_a_turn_that_fails_repeats_no_delivery_to_others() -> None:
     own = ordered_queue(QUEUE.project, ordered)
     await messages.post(own, [NewMessage(b"no note", 60_000)], client_id="c", version=None)
     now = clock.now_ms()
-    note = OutboxMessage(
-        "a", "p", "orders", now, now + 60_000, 60, msgspec.Raw(b"1"), ordered=(ordered,)
-    )
-    message = await process.note(note)
+    message = await process.note(process.entry("a", ordered))
     for _ in range(2):  # they share one later turn
         await deliveries._deliver_new(message)
     assert recorder.sent == ["http://other.example/"] * 2
@@ -379,7 +383,7 @@ async def test_what_ends_is_sent_nothing_more(ending: str, monkeypatch: pytest.M
     """One piece of work goes through many messages: each is sent by the subscription as it is."""
     monkeypatch.setattr(subscriber_cache, "_FRESH", 0.0)
     process = Process()
-    made, now = await process.subscribe(), process.clock.now_ms()
+    made = await process.subscribe()
     elsewhere = Process(process.clock, (process.store, process.management))
 
     class Ending(Recorder):
@@ -389,13 +393,7 @@ async def test_what_ends_is_sent_nothing_more(ending: str, monkeypatch: pytest.M
             return await super().send(notification)
 
     receiver = Ending(410 if "410" in ending else 204)
-    notes = [
-        OutboxMessage(name, QUEUE.project, QUEUE.name, now, now + 60_000, 60, msgspec.Raw(b"1"))
-        for name in ("a", "b", "c")
-    ]
-    new = [NewMessage(encode(note), 60_000) for note in notes]
-    own = ordered_queue(QUEUE.project, made)
-    await process.store.post(own, new, client_id="c", version=None)
+    own = await process.line_up(made, "a", "b", "c")
     await process.deliver({"http": receiver})._work_on_ordered(QUEUE, made)
     assert len(receiver.sent) == 1
     assert (await process.store.stats(own)).total == 0

@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 from tests.client.conftest import MovableServer
 from tests.proxy import Fault, Proxy, nth
 from tests.server import ServerProcess
-from tests.services.process import Service, free_port
+from tests.services.process import Service, free_port, wait_until
 from tests.services.s3 import S3Server
 from tests.spark.conftest import in_bucket, in_hdfs
 from zaqar_lite.client import Client
@@ -364,7 +364,7 @@ def test_renewal_outlasts_a_claims_ttl(movable: MovableServer, queue: str, tmp_p
     end = reader.latestOffset(start, ReadMaxRows(8))
     for _ in range(4):
         movable.advance(40)
-        wait_for(lambda: ages_of_claims(client, queue) == [0, 0])
+        wait_until(lambda: ages_of_claims(client, queue) == [0, 0], [])
     assert client.create_claim(queue, limit=8) is None
     reader.commit(end)
     assert client.stats(queue).total == 0
@@ -381,13 +381,6 @@ def ages_of_claims(client: Client, queue: str) -> list[float]:
     """How long ago the claims that hold a queue's messages were made or renewed."""
     held = {message.claim_id for message in client.list_messages(queue, include_claimed=True)}
     return [client.get_claim(queue, claim_id or "").age for claim_id in held]
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(
