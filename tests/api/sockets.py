@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 
 from tests.api.conftest import CLIENT_ID, PROJECT
 from tests.server import ServerProcess
-from zaqar_lite.api.request import Head
+from zaqar_lite.api.request import Request
 
 SENDER = {"Client-ID": CLIENT_ID, "X-Project-ID": PROJECT}
 UPGRADE = {
@@ -140,9 +140,9 @@ class Unasked:
     """What takes requests from a reader, and does nothing with them but keeping their heads."""
 
     def __init__(self) -> None:
-        self.heads: list[Head] = []
+        self.heads: list[Request] = []
 
-    def begin_request(self, head: Head, *, expects_continue: bool) -> None:
+    def begin_request(self, head: Request, *, expects_continue: bool) -> None:
         """Take a head."""
         self.heads.append(head)
 

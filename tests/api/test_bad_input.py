@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.api.conftest import Api
 from tests.waiting import rounds_beside
 from zaqar_lite.api import documents
-from zaqar_lite.api.request import Head, Refused, Request
+from zaqar_lite.api.request import Refused, request_of
 
 pytestmark = pytest.mark.anyio
 
@@ -125,7 +125,8 @@ async def test_refuses_a_content_length_that_is_no_number(api: Api, length: str)
 
 async def posted(content: bytes) -> list[bytes]:
     """The bodies of the messages that a post holds."""
-    request = Request(Head("POST", b"/", b"", ()), content)
+    request = request_of("POST", b"/", b"", ())
+    request.document = content
     request.size = request.most = len(content)
     return [bytes(one.body) for one in await documents.read_messages(request)]
 

@@ -9,7 +9,7 @@ from uvicorn.server import ServerState
 from tests.api.sockets import UPGRADE, Unasked, request
 from tests.api.test_connections import MESSAGE, POST
 from tests.waiting import until
-from zaqar_lite.api.request import Head, Request, Response, Write
+from zaqar_lite.api.request import Request, Response, Write
 from zaqar_lite.main import create_app
 from zaqar_lite.server.connections import HttpConnection, connections_of
 from zaqar_lite.server.http1 import RequestReader
@@ -31,7 +31,7 @@ class Answering:
         await request.read()
         return self._result
 
-    def look_at(self, _: Head) -> None:
+    def look_at(self, _: Request) -> None:
         """Answer in a task."""
 
 
@@ -89,7 +89,7 @@ def _begun() -> tuple[HttpConnection, Wire]:
     RequestReader(Unasked(), make.heads).feed_head(head)
     known = make.heads.get(head) or make.heads.find_like(head)
     assert known is not None
-    known.admission.reads_first, known.admission.most = True, len(MESSAGE)
+    known.reads_first, known.most = True, len(MESSAGE)
     connection, wire = make(None, ServerState()), Wire()
     connection.connection_made(wire)
     connection.data_received(sent[:-5])

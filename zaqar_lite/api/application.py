@@ -25,7 +25,6 @@ from zaqar_lite.api.request import (
     NAMING,
     Check,
     Dialect,
-    Head,
     Refused,
     Request,
     Response,
@@ -136,8 +135,10 @@ class Application:
         """
         self._asked += 1
         request.number = self._asked
-        dialect = request.head.admission.dialect
-        if self._looks_again and request.route is not None and not self._admits_again(request):
+        dialect = request.dialect
+        if request.route is not None and (
+            request.size > request.most or (self._looks_again and not self._admits_again(request))
+        ):
             request.forget_admission()
         if request.route is None and request.checks is None:
             request.headers = dict(request.headers)
@@ -177,18 +178,18 @@ class Application:
             response.stream = self._charge_stream(response.stream, request.project)
         return response
 
-    def look_at(self, head: Head) -> None:
-        """Find out of a head whether it is probably answered without waiting, and when it is begun.
+    def look_at(self, request: Request) -> None:
+        """Tell by a head whether it is probably answered without waiting, and when it is begun.
 
         What asks for messages of a store in here waits for nothing. It runs without a task until it
         first waits, so nothing before that may use `asyncio.timeout`, which needs one.
         """
-        path, found = head.path, head.admission
+        path = request.path
         is_quick = path.startswith(NAMING) and ("/messages" in path or "/claims" in path)
-        spoken = None if self.dialect is None else self.dialect.answers_at_once(head)
+        spoken = None if self.dialect is None else self.dialect.answers_at_once(request)
         if spoken is not None:
-            found.reads_first, is_quick = True, spoken
-        found.at_once = is_quick and self._is_quick and b"wait=" not in head.query_string
+            request.reads_first, is_quick = True, spoken
+        request.at_once = is_quick and self._is_quick and b"wait=" not in request.query_string
 
     def _admits_again(self, request: Request) -> bool:
         """Tell whether a request with a known head is let in by what its head does not decide."""
@@ -278,7 +279,7 @@ class Application:
 
     def _find(self, request: Request) -> Node:
         """Find the place that a request's path names, and fill in the path's values."""
-        raw_path = request.head.raw_path
+        raw_path = request.raw_path
         if b"%" in raw_path and b"%2f" in raw_path.lower():
             raise Refused(400, INVALID_REQUEST, "A path may not hold an encoded slash (%2F).")
         place = self.tree.find(request.path)
@@ -318,22 +319,24 @@ class Application:
         self.check_store()
 
     def _keep(self, route: Route, request: Request, *, dialect: Dialect | None = None) -> None:
-        """Keep with the head that it was let in, and what it decides.
+        """Keep by the head that it was let in, and as what.
 
-        The next request with the same head is let in by it, unless `_admits_again` says no. Only
+        The next request with such a head is let in by it, unless `_admits_again` says no. Only
         requests for messages are kept, so there is nothing to be told to the audit trail. A
         signature may be revoked, and a length that is not in the head must be checked.
         """
-        found, who = request.head.admission, self.authentication
+        found, who = request.known, self.authentication
+        if found is None:
+            return
         found.reads_first = True
         if request.is_signed or b"content-encoding" in request.headers:
             return
-        if who is not None and (dialect is not None or not who.keep(request)):
+        if who is not None and (dialect is not None or not who.keep(request, found)):
             return
         found.path_values, found.queue = request.path_values, request.queue
         found.project, found.client_id = request.project, request.client_id
-        found.parameters = request.parameters
         found.route, found.most, found.dialect = route, route.largest_body, dialect
+        found.is_read, found.given = True, request.parameters
 
 
 def _refusal(

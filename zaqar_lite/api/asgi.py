@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 from urllib.parse import quote
 
-from zaqar_lite.api.request import Head, Headers, Request, Response, bad_body
+from zaqar_lite.api.request import Headers, Request, Response, bad_body, request_of
 from zaqar_lite.domain.errors import ZaqarLiteError
 
 Scope = MutableMapping[str, Any]
@@ -43,14 +43,14 @@ def _header_list(request: Request, response: Response) -> list[tuple[bytes, byte
 
 async def serve(answer: Answer, scope: Scope, receive: Receive, send: Send) -> None:
     """Answer a request that came over ASGI."""
-    head = Head(
+    request = request_of(
         scope["method"],
         scope.get("raw_path") or quote(scope["path"]).encode(),
         scope["query_string"],
         scope["headers"],
         path=scope["path"],
     )
-    request = Request(head, source=_Asgi(receive))
+    request.source = _Asgi(receive)
     client = scope.get("client")
     request.address = client[0] if client else ""
     request.is_secure = scope.get("scheme") == "https"
@@ -139,7 +139,7 @@ async def ask(app: AsgiApp, request: Request) -> Response:
         "scheme": "https" if request.is_secure else "http",
         "method": request.method,
         "path": request.path,
-        "raw_path": request.head.raw_path,
+        "raw_path": request.raw_path,
         "root_path": "",
         "query_string": request.query_string,
         "headers": list(request.headers.items()),

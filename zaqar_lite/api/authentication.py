@@ -102,12 +102,12 @@ class RequestAuthentication:
         elif project is not None and principal.is_operator:
             headers[_PROJECT] = project
 
-    def keep(self, request: Request) -> bool:
+    def keep(self, request: Request, known: Request) -> bool:
         """Keep with the head whom its credential stands for, unless `admit` dropped headers."""
-        found, credential = request.head.admission, _credential(request.headers)
-        if credential is None or not request.headers.keys() >= request.head.headers.keys():
+        credential = _credential(request.headers)
+        if credential is None or not request.headers.keys() >= known.headers.keys():
             return False
-        found.principal, found.credential = request.principal, credential.digest
+        known.principal, known.credential = request.principal, credential.digest
         return True
 
     def admits_again(self, request: Request) -> bool:
@@ -115,9 +115,8 @@ class RequestAuthentication:
 
         Its credential must stand for the same principal, who must still have the right.
         """
-        found = request.head.admission
-        principal = self.identity.remembered(found.credential)
-        if principal is None or (principal is not found.principal and principal != found.principal):
+        principal, before = self.identity.remembered(request.credential), request.principal
+        if principal is None or (principal is not before and principal != before):
             return False
         request.principal = principal
         with suppress(Denied):

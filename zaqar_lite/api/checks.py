@@ -71,8 +71,8 @@ class Checks:
             Refused: 431 or 400.
         """
         headers = request.headers
-        if request.head.repeated:
-            _check_repeated(request.head.repeated)
+        if request.repeated:
+            _check_repeated(request.repeated)
         if headers and max(map(len, headers.values())) > _MAX_HEADER:
             _refuse_largest(headers)
         host = headers.get(b"host")

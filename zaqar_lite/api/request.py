@@ -10,7 +10,6 @@ import zlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from copy import copy
 from dataclasses import KW_ONLY, dataclass, replace
 from random import getrandbits
 from typing import Any, Protocol, TypeVar
@@ -155,89 +154,6 @@ def warning(*texts: str | None) -> Headers:
     return ((b"zaqar-lite-warning", warnings.encode("ascii", "replace")),) if warnings else ()
 
 
-class Admission(Struct, eq=False):
-    """What was found out by a head alone, whatever its length, date and ids are.
-
-    With `at_once` a request is probably answered without waiting. If it `reads_first`, one like it
-    has passed its checks, or is read before these: it is begun once its body has come. The others
-    are empty unless the head decides who asks for what, given that its credential is still good.
-    """
-
-    at_once: bool = False
-    reads_first: bool = False
-    route: "Route | None" = None
-    """Answers a request that has at most `most` bytes, without further checks."""
-    most: int = 0
-    dialect: "Dialect | None" = None
-    """The protocol of such a request, which has more to ask of it."""
-    path_values: tuple[str, ...] = ()
-    queue: QueueRef = _NO_QUEUE
-    project: str = ""
-    client_id: str = ""
-    parameters: dict[str, list[str]] | None = None
-    principal: Principal | None = None
-    """Who was let in by its credential, which has this digest."""
-    credential: bytes = b""
-
-    def of_path(self, path: str) -> "Admission":
-        """The same of a path, and a query, with other ids."""
-        assert self.route is not None  # noqa: S101 - only this one tells what varies
-        parts = zip(self.route.template.split("/"), path.split("/"), strict=False)  # as a dialect's
-        other = copy(self)
-        other.path_values = tuple([value for name, value in parts if name.startswith("{")])
-        other.parameters = None
-        return other
-
-
-class Head:
-    """The head of a request.
-
-    `headers` has lower-case names, and of a repeated header the last value; `repeated` are the
-    names that were sent more than once. `size` is the length of the body: -1 if it is chunked. A
-    server keeps heads by their bytes, so nothing may change one but its `admission`.
-    """
-
-    __slots__ = (
-        *("admission", "headers", "keeps_alive", "method", "path", "query_string", "raw_path"),
-        *("repeated", "size"),
-    )
-
-    def __init__(
-        self,
-        method: str,
-        raw_path: bytes,
-        query_string: bytes,
-        sent: Sequence[tuple[bytes, bytes]],
-        *,
-        path: str | None = None,
-        keeps_alive: bool = True,
-    ) -> None:
-        self.method = method
-        self.raw_path = raw_path
-        self.path = unquote(raw_path.decode("ascii")) if path is None else path
-        self.query_string = query_string
-        self.headers = headers = dict(sent)
-        self.repeated: tuple[bytes, ...] = ()
-        if len(headers) != len(sent):  # there may be tens of thousands
-            counts = Counter(name for name, _ in sent)
-            self.repeated = tuple(name for name, count in counts.items() if count > 1)
-        self.keeps_alive = keeps_alive
-        length = headers.get(b"content-length", b"0")
-        self.size = int(length) if length.isdigit() and len(length) <= LONGEST_LENGTH else 0
-        if b"transfer-encoding" in headers:
-            self.size = -1
-        self.admission = Admission()
-
-    def with_headers(self, headers: Mapping[bytes, bytes], size: int) -> "Head":
-        """The head of another request, of which only these headers and the size differ."""
-        other = Head.__new__(Head)
-        other.method, other.raw_path, other.path = self.method, self.raw_path, self.path
-        other.query_string, other.repeated = self.query_string, self.repeated
-        other.keeps_alive, other.admission = self.keeps_alive, self.admission
-        other.headers, other.size = {**self.headers, **headers}, size
-        return other
-
-
 def do_nothing() -> None:
     """Do nothing, where something is called that need not do anything."""
 
@@ -257,23 +173,43 @@ class Source(Protocol):
 
 
 class Request(Struct, eq=False, weakref=True):
-    """A request, whichever transport brought it: who asks, for what, with which document."""
+    """A request, whichever transport brought it: who asks, for what, with which document.
 
-    head: Head
+    A server keeps requests by the bytes of their heads, each without its document, and the next one
+    with such a head is a copy. Once one was let in, what it was let in as is kept as well, which
+    the head decides, given that its credential is still good: project, client, queue, parameters,
+    principal, and the route, which answers a copy of at most `most` bytes without further checks.
+    """
+
+    method: str
+    path: str
+    raw_path: bytes
+    query_string: bytes
+    headers: dict[bytes, bytes]
+    """By lower-case names; of a repeated header the last value holds."""
+    repeated: tuple[bytes, ...]
+    """The names of the headers that were sent more than once."""
+    keeps_alive: bool
+    size: int
+    """How many bytes the document has; -1 until a chunked one has come."""
+    known: "Request | None" = None
+    """The one that is kept by the head, if it is."""
+    at_once: bool = False
+    """Whether it is probably answered without waiting."""
+    reads_first: bool = False
+    """Whether one with such a head has passed its checks, or is read before these: the next one is
+    begun once its body has come."""
+    dialect: "Dialect | None" = None
+    """The protocol of one that was let in, which has more to ask of it."""
+    credential: bytes = b""
+    """The digest of the credential that it was let in by."""
     document: bytes = b""
     source: Source | None = None
     """Is asked for what has not come."""
     is_read: bool = False
     """Whether the whole body is `document`."""
-    size: int = 0
-    """How many bytes the document has; -1 until a chunked one has come."""
     most: int = 0
-    """How many it may have."""
-    method: str = ""
-    path: str = ""
-    query_string: bytes = b""
-    headers: dict[bytes, bytes] = {}
-    """By lower-case names; of a repeated header the last value holds."""
+    """How many bytes it may have."""
     path_values: tuple[str, ...] = ()
     """The variable segments of the path, in order."""
     queue: QueueRef = _NO_QUEUE
@@ -309,22 +245,10 @@ class Request(Struct, eq=False, weakref=True):
     given: dict[str, list[str]] | None = None
     """The parameters, once somebody asked for them."""
 
-    def __post_init__(self) -> None:
-        head, found = self.head, self.head.admission
-        self.method, self.path, self.query_string = head.method, head.path, head.query_string
-        self.headers, self.size, self.most = head.headers, head.size, found.most
-        self.path_values, self.queue = found.path_values, found.queue
-        self.project, self.client_id = found.project, found.client_id
-        self.given = found.parameters
-        if len(self.document) == head.size <= found.most:  # another head may have been let in
-            self.route = found.route
-            self.is_read = found.route is not None
-
     def forget_admission(self) -> None:
         """Be as a request with a head that nothing was found out by."""
-        self.head.admission = Admission(self.head.admission.at_once, reads_first=True)
         self.route, self.is_read, self.principal = None, False, TRUSTED
-        self.__post_init__()
+        self.path_values, self.queue, self.project, self.client_id = (), _NO_QUEUE, "", ""
 
     @property
     def request_id(self) -> str:
@@ -421,6 +345,32 @@ class Request(Struct, eq=False, weakref=True):
         if values[-1] in _TRUE:
             return True
         raise _invalid(name, "The value of the parameter must be 'true' or 'false'.")
+
+
+def request_of(
+    method: str,
+    raw_path: bytes,
+    query_string: bytes,
+    sent: Sequence[tuple[bytes, bytes]],
+    *,
+    path: str | None = None,
+    keeps_alive: bool = True,
+) -> Request:
+    """Make a request of its head; `sent` are the headers, by lower-case names.
+
+    The size is the length of the body that the head tells: -1 if it is chunked.
+    """
+    headers = dict(sent)
+    repeated: tuple[bytes, ...] = ()
+    if len(headers) != len(sent):  # there may be tens of thousands
+        counts = Counter(name for name, _ in sent)
+        repeated = tuple(name for name, count in counts.items() if count > 1)
+    length = headers.get(b"content-length", b"0")
+    size = int(length) if length.isdigit() and len(length) <= LONGEST_LENGTH else 0
+    if b"transfer-encoding" in headers:
+        size = -1
+    path = unquote(raw_path.decode("ascii")) if path is None else path
+    return Request(method, path, raw_path, query_string, headers, repeated, keeps_alive, size)
 
 
 Action = Callable[[Request], Awaitable[Response]]
@@ -540,7 +490,7 @@ class Dialect(Protocol):
         """Find out who sends a request that was read, and what it asks of which queue."""
         ...
 
-    def answers_at_once(self, head: Head) -> bool | None:
+    def answers_at_once(self, request: Request) -> bool | None:
         """Whether a request is probably answered without waiting; None if it is not of these."""
         ...
 

@@ -12,9 +12,10 @@ from types import coroutine
 from typing import Any
 
 import httptools
+from msgspec.structs import replace
 
 from zaqar_lite.api.application import Application
-from zaqar_lite.api.request import Head, Request, Response, bad_body, do_nothing
+from zaqar_lite.api.request import Request, Response, bad_body, do_nothing
 from zaqar_lite.server.http1 import (
     CONTINUE,
     FAILED,
@@ -156,7 +157,8 @@ class HttpConnection(ClientConnection):
         """How many bytes came in a row that are no body: of a head, or behind a chunk."""
         self._unread_bytes = 0
         self._heard_at = self._begun_at = self._read_at = self._answered_at = 0.0
-        self._discarded: int | None = None
+        self._discarded = -1
+        """How many bytes were passed over; -1 as long as requests are answered."""
         self._timer: asyncio.TimerHandle | None = None
 
     # Called by the event loop, and `shutdown` by uvicorn.
@@ -181,21 +183,51 @@ class HttpConnection(ClientConnection):
             self._discard()
 
     def data_received(self, data: bytes) -> None:
-        """Parse data, or discard it if no request is answered any more."""
-        if self._discarded is not None:
-            self._discarded += len(data)
-            if self._discarded > _DISCARDED_BYTES:
-                self._transport.close()
+        """Parse requests, and have them answered, until one has to wait; keep the rest for later.
+
+        Otherwise a client that sends a thousand requests at once would delay all other clients.
+        """
+        if self._discarded >= 0:
+            self._pass_over(data)
             return
         self._heard_at = self._loop.time()
         if self._awaits_body:
             data, self._unparsed = self._unparsed + data, b""
-            self._parse(data)
         elif self._unparsed:
             self._unparsed += data
             self._pause()
-        else:
-            self._parse(data)
+            return
+        start, most, answered = 0, len(data), 0
+        while start < most:
+            if self._discarded >= 0 or self.lost or self._transport.is_closing():
+                return
+            reader, end = self._reader, 0
+            if self._is_whole and (reader is None or not reader.reads_head):
+                is_enough = answered >= _AT_ONCE
+                if is_enough or self._is_busy or self._writable is not None:
+                    self._set_aside(data[start:], goes_on=is_enough)
+                    return
+                end = data.find(b"\r\n\r\n", start, start + LONGEST_KEPT) + 4
+            if end < 4:
+                end = self._end_of_part(data, start)
+                self._feed(data, start, end)
+                start = end
+                continue
+            answered += 1
+            head = data[start:end]
+            known = self.heads.get(head) or self.heads.find_like(head)
+            if known is not None and most - end >= known.size:
+                start, self._awaits_body = end + known.size, False
+                self._run(replace(known, document=data[end:start], source=self))
+            elif known is not None and self._waits_for_body(known):
+                self._set_aside(data[start:], awaits_body=True)
+                return
+            else:
+                self._awaits_body = False
+                self._feed(data, start, end, is_head=True)
+                start = end
+        if self._next is not None:
+            self._start_next()  # even if its body has not come
 
     def pause_writing(self) -> None:
         """Begin no further answer: the client does not read the last one."""
@@ -231,50 +263,6 @@ class HttpConnection(ClientConnection):
             self._transport.close()
 
     # Reading.
-
-    def _parse(self, data: bytes) -> None:
-        """Parse requests, and have them answered, until one has to wait; keep the rest for later.
-
-        Otherwise a client that sends a thousand requests at once would delay all other clients.
-        """
-        start, most, answered = 0, len(data), 0
-        while start < most:
-            if self._discarded is not None or self.lost or self._transport.is_closing():
-                return
-            reader = self._reader
-            is_between = self._is_whole and (reader is None or not reader.reads_head)
-            if is_between:
-                if self._is_busy or self._writable is not None:
-                    self._unparsed, self._awaits_body = data[start:], False
-                    return
-                if answered >= _AT_ONCE:
-                    self._unparsed = data[start:]
-                    self._later = self._loop.call_soon(self._read_on)
-                    return
-                end = data.find(b"\r\n\r\n", start, start + LONGEST_KEPT) + 4
-                if end > 3:
-                    answered += 1
-                    part = data[start:end]
-                    head = self.heads.get(part) or self.heads.find_like(part)
-                    if head is not None and most - end >= head.size:
-                        start = end + head.size
-                        self._awaits_body = False
-                        self._run(Request(head, data[end:start], self))
-                        continue
-                    if head is not None and self._waits_for_body(head):
-                        if not self._awaits_body:
-                            self._awaits_body, self._begun_at = True, self._heard_at
-                        self._unparsed = data[start:]
-                        return
-                    self._awaits_body = False
-                    self._feed(data, start, end, is_head=True)
-                    start = end
-                    continue
-            end = self._end_of_part(data, start)
-            self._feed(data, start, end)
-            start = end
-        if self._next is not None:
-            self._start_next()  # even if its body has not come
 
     def _end_of_part(self, data: bytes, start: int) -> int:
         """Where to end what is parsed next: behind the request, so that no other one begins in it.
@@ -320,16 +308,17 @@ class HttpConnection(ClientConnection):
         if self._overhead > _MAX_HEAD:
             self._end_with(TOO_LARGE)
 
-    def begin_request(self, head: Head, *, expects_continue: bool) -> None:
+    def begin_request(self, request: Request, *, expects_continue: bool) -> None:
         """Take a request whose body follows, if it has one."""
         if not self._overhead:
             self._begun_at = self._heard_at
         self._overhead = 0
-        self.application.look_at(head)
+        self.application.look_at(request)
         if expects_continue:
-            head.admission.reads_first = False
-        self._request = self._next = Request(head, source=self)
-        self._is_whole, self._left, self._expects = False, head.size, expects_continue
+            request.reads_first = False
+        request.source = self
+        self._request = self._next = request
+        self._is_whole, self._left, self._expects = False, request.size, expects_continue
         self._body = bytearray()
 
     def take_body(self, part: bytes) -> None:
@@ -383,9 +372,23 @@ class HttpConnection(ClientConnection):
         self._start_next()
         if self._unparsed and not self._is_busy:
             data, self._unparsed = self._unparsed, b""
-            self._parse(data)
+            self.data_received(data)
         if not self._unparsed or self._awaits_body:
             self._resume()
+
+    def _pass_over(self, data: bytes) -> None:
+        """Discard data, since no request is answered any more."""
+        self._discarded += len(data)
+        if self._discarded > _DISCARDED_BYTES:
+            self._transport.close()
+
+    def _set_aside(self, data: bytes, *, awaits_body: bool = False, goes_on: bool = False) -> None:
+        """Keep what can't be parsed yet: for the rest of a body, an answer, or the next turn."""
+        if awaits_body and not self._awaits_body:
+            self._begun_at = self._heard_at
+        self._unparsed, self._awaits_body = data, awaits_body
+        if goes_on:
+            self._later = self._loop.call_soon(self._read_on)
 
     def _pause(self) -> None:
         if not self._is_paused:
@@ -404,14 +407,14 @@ class HttpConnection(ClientConnection):
         request = self._next
         if request is None or self._is_busy or self._writable is not None or self._is_closed:
             return
-        if self._is_whole or not self._waits_for_body(request.head):
+        if self._is_whole or not self._waits_for_body(request):
             self._next = None
             self._run(request)
 
     @staticmethod
-    def _waits_for_body(head: Head) -> bool:
+    def _waits_for_body(request: Request) -> bool:
         """Whether a request is begun once its body has come."""
-        return head.admission.reads_first and 0 <= head.size <= _UNREAD_BODY
+        return request.reads_first and 0 <= request.size <= _UNREAD_BODY
 
     def _run(self, request: Request) -> None:
         """Have a request answered: at once if that needs no waiting, else in a task."""
@@ -423,7 +426,7 @@ class HttpConnection(ClientConnection):
         request.link, request.address, request.peer_names = self, self.address, self.peer_names
         request.is_secure = self.is_secure
         answering = self.application.answer(request)
-        if request.head.admission.at_once:
+        if request.at_once:
             try:
                 waited = answering.send(None)
             except StopIteration as ended:
@@ -444,13 +447,13 @@ class HttpConnection(ClientConnection):
         """Write an answer, or begin a stream; tell whether there is still a client."""
         transport = self._transport
         self._arrived = None
-        if self.lost or self._discarded is not None or transport.is_closing():
+        if self.lost or self._discarded >= 0 or transport.is_closing():
             self._is_busy = False
             if response.stream is not None:
                 self._begin_stream(response)
             return False
         self._ends = not request.is_read and request.size != 0
-        self._closes = self._ends or self._stops or not request.head.keeps_alive
+        self._closes = self._ends or self._stops or not request.keeps_alive
         date = self._server.default_headers
         if date is not HttpConnection._date:  # another list each second
             HttpConnection._date, HttpConnection._date_lines = date, encode_headers(date)
@@ -484,7 +487,7 @@ class HttpConnection(ClientConnection):
     @property
     def _is_closed(self) -> bool:
         """Whether nothing more may be written."""
-        return self.lost or self._discarded is not None or self._transport.is_closing()
+        return self.lost or self._discarded >= 0 or self._transport.is_closing()
 
     async def receive(self, request: Request) -> bytes:
         """Wait for the whole body of a request.
@@ -552,7 +555,7 @@ class HttpConnection(ClientConnection):
 
     def _discard(self) -> None:
         """Write nothing more; discard what still arrives for a while, then close."""
-        if self._transport.is_closing() or self._discarded is not None:
+        if self._transport.is_closing() or self._discarded >= 0:
             return
         self._discarded, self._unparsed = 0, b""
         self._next = None
@@ -574,7 +577,7 @@ class HttpConnection(ClientConnection):
             return
         left = timeout = self.read_timeout
         reads_head = self._reader is not None and self._reader.reads_head
-        if self._discarded is not None:
+        if self._discarded >= 0:
             self._transport.close()
         elif not self._is_busy or not self._is_whole:  # else it is the server that takes its time
             left = self._heard_at + timeout - now

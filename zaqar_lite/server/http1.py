@@ -9,15 +9,16 @@ from typing import Any, NamedTuple, Protocol, cast
 from urllib.parse import unquote
 
 import httptools
+from msgspec.structs import replace
 
 from zaqar_lite.api.asgi import NO_CONTENT
 from zaqar_lite.api.request import (
     FIRST_DIGITS,
     LONGEST_LENGTH,
-    Head,
     Request,
     Response,
     do_nothing,
+    request_of,
 )
 from zaqar_lite.service.caching import Cache
 
@@ -108,7 +109,7 @@ logger = logging.getLogger("zaqar_lite")
 class Requests(Protocol):
     """What becomes of the requests that are read."""
 
-    def begin_request(self, head: Head, *, expects_continue: bool) -> None:
+    def begin_request(self, request: Request, *, expects_continue: bool) -> None:
         """Take a request whose body follows, if it has one."""
 
     def take_body(self, part: bytes) -> None:
@@ -129,24 +130,25 @@ class Upgraded(Exception):
         self.handshake = handshake
 
 
-class KnownHeads(Cache[bytes, Head]):
-    """Heads by their bytes: most clients send the same one again and again.
+class KnownHeads(Cache[bytes, Request]):
+    """Requests by the bytes of their heads: most clients send the same one again and again.
 
     What a parser makes of a head that it reads from the first to the last byte depends on nothing
     else, so a head that is found here need not be parsed. A head is found by its bytes without its
     length, date and ids too, and it is as good as another in which these were cut out of the same
     places: what is found out of a head depends on none of them. Only heads of requests that leave
-    the connection open, and whose bodies have a Content-Length or are none, are kept.
+    the connection open, and whose bodies have a Content-Length or are none, are kept. What is found
+    must be copied.
     """
 
     def __init__(self) -> None:
         super().__init__(_MOST_KEPT)
-        self._like: Cache[tuple[bytes, ...], tuple[Head, Sequence[tuple[bytes, bytes]]]]
+        self._like: Cache[tuple[bytes, ...], tuple[Request, Sequence[tuple[bytes, bytes]]]]
         self._like = Cache(_MOST_KEPT)
-        """Heads by what is left of them, with the names of what is cut, and what begins it."""
+        """Requests by what is left of their heads, and the names of what is cut, and its begin."""
 
-    def find_like(self, data: bytes) -> Head | None:
-        """A head that is not known by all of its bytes."""
+    def find_like(self, data: bytes) -> Request | None:
+        """A request whose head is not known by all of its bytes."""
         if (apart := _take_apart(data)) is None or (kept := self._like.get(apart.rest)) is None:
             return None
         found, names = kept
@@ -155,29 +157,33 @@ class KnownHeads(Cache[bytes, Head]):
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or len(length) > LONGEST_LENGTH:
             return None
-        size, admission = int(length), found.admission
+        size, route = int(length), found.route
         if (size > 0) is not (found.size > 0):
             return None  # what was found out of the other is not true of this one
-        other = found.with_headers(headers, size)
+        other = replace(found, headers={**found.headers, **headers}, size=size)
         if apart.ids:
             other.raw_path, _, other.query_string = apart.target.partition(b"?")
             other.path = unquote(other.raw_path.decode("ascii"))
-            if admission.route:
-                other.admission = admission.of_path(other.path)
+            if route is not None:
+                parts = zip(route.template.split("/"), other.path.split("/"), strict=False)
+                other.path_values = tuple([value for name, value in parts if name.startswith("{")])
+                other.given = None
         return other
 
-    def keep(self, data: bytes, head: Head) -> None:
+    def keep(self, data: bytes, request: Request) -> None:
         """Keep a head, unless it names a page, or what has an id of another form."""
         if (apart := _take_apart(data)) is None:
             return
-        if not apart.ids and head.headers.keys().isdisjoint(_UNIQUE):
-            self[data] = head
-        is_odd = head.repeated or b"\r\n " in data or b"\r\n\t" in data
-        if is_odd or apart.target.partition(b"?")[::2] != (head.raw_path, head.query_string):
+        known = replace(request, source=None)
+        known.known = request.known = known
+        if not apart.ids and request.headers.keys().isdisjoint(_UNIQUE):
+            self[data] = known
+        is_odd = request.repeated or b"\r\n " in data or b"\r\n\t" in data
+        if is_odd or apart.target.partition(b"?")[::2] != (request.raw_path, request.query_string):
             return
         if apart.ids or apart.values:
             names = [part[2:].partition(b":")[::2] for part in apart.before]
-            self._like[apart.rest] = head, [(name.lower(), at.lstrip()) for name, at in names]
+            self._like[apart.rest] = known, [(name.lower(), at.lstrip()) for name, at in names]
 
 
 class _Apart(NamedTuple):
@@ -280,20 +286,19 @@ class RequestReader:
         if parser.should_upgrade():  # the parser passes over no body now, so `feed` decides
             self._is_upgrade = self._wants_socket() and self._requests.upgrades(path)
             return
-        head = Head(
+        request = request_of(
             parser.get_method().decode("ascii"),
             path,
             url.query or b"",
             self._headers,
             keeps_alive=parser.get_http_version() != "1.0" and parser.should_keep_alive(),
         )
-        if len(head.headers.get(b"content-length", b"")) > LONGEST_LENGTH:
+        if len(request.headers.get(b"content-length", b"")) > LONGEST_LENGTH:
             raise httptools.HttpParserInvalidURLError("a length of so many digits")
-        expects = head.headers.get(b"expect", b"").lower() == b"100-continue"
-        is_plain = not (expects or head.size < 0)
-        if self._whole and is_plain and head.keeps_alive:
-            self._heads.keep(self._whole, head)
-        self._requests.begin_request(head, expects_continue=expects)
+        expects = request.headers.get(b"expect", b"").lower() == b"100-continue"
+        self._requests.begin_request(request, expects_continue=expects)
+        if self._whole and request.keeps_alive and not expects and request.size >= 0:
+            self._heads.keep(self._whole, request)
 
     def on_body(self, part: bytes) -> None:
         """Take a part of a body."""

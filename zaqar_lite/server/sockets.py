@@ -20,7 +20,7 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from zaqar_lite.api.request import Head, Response
+from zaqar_lite.api.request import Response, request_of
 from zaqar_lite.api.websocket.conversation import Conversation, SocketHost
 from zaqar_lite.server.http1 import ClientConnection, ServerState
 
@@ -275,7 +275,7 @@ class SocketProtocol(ClientConnection):
             for name, value in request.headers.raw_items()
         ]
         path = unquote(request.path.partition("?")[0])
-        opened = self.sockets.open(self, Head("GET", b"", b"", sent, path=path))
+        opened = self.sockets.open(self, request_of("GET", b"", b"", sent, path=path))
         if isinstance(opened, Response):
             return opened
         self._conversation = opened

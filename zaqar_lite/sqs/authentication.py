@@ -130,7 +130,7 @@ def _canonical_request(request: Request, names: bytes) -> bytes:
     if not needed.issubset(signed):
         raise _refused("SignatureDoesNotMatch", "Host and all headers X-Amz-* must be signed.")
     lines = [name + b":" + b" ".join(headers.get(name, b"").split()) for name in signed]
-    path = quote(request.head.raw_path, safe="/~").encode()
+    path = quote(request.raw_path, safe="/~").encode()
     query = b"&".join(sorted(request.query_string.split(b"&")))
     digest = sha256(request.document).hexdigest().encode()
     return b"\n".join((request.method.encode(), path, query, *lines, b"", names, digest))

@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote
 import msgspec
 from msgspec import Struct
 
-from zaqar_lite.api.request import Head, Request, Response, Route
+from zaqar_lite.api.request import Request, Response, Route
 from zaqar_lite.api.routes import route, routes_of
 from zaqar_lite.domain.identity import is_project_id
 from zaqar_lite.domain.limits import Limits
@@ -154,11 +154,11 @@ class SqsDialect:
             raise SqsError("InvalidAction", f"Unknown operation {shown}.", 404)
         return found
 
-    def answers_at_once(self, head: Head) -> bool | None:
+    def answers_at_once(self, request: Request) -> bool | None:
         """Whether a request is probably answered without waiting; None if it is not SQS's."""
-        if head.method != "POST" or _TARGET not in head.headers:
+        if request.method != "POST" or _TARGET not in request.headers:
             return None
-        found = self._targets.get(head.headers[_TARGET])
+        found = self._targets.get(request.headers[_TARGET])
         return found is not None and found.hot
 
     async def admit(self, request: Request) -> None:
@@ -169,8 +169,8 @@ class SqsDialect:
         """
         assert request.route is not None  # noqa: S101 - the check before this one has set it
         decoder, perform, is_batch = self._operations[request.route.name]
-        found = request.head.admission
-        request.client_id = found.client_id = found.client_id or claimed_by(request.headers)[0]
+        known = request.known or request
+        request.client_id = known.client_id = known.client_id or claimed_by(request.headers)[0]
         if self.signatures is not None:
             await self.signatures.admit(request)
         form = _read(decoder, request.document)
@@ -244,7 +244,7 @@ def _named(request: Request, form: Struct) -> tuple[str | None, str | None]:
     if url:  # its host does not matter
         path = url.partition("://")[2].partition("/")[2]
     else:
-        path = request.head.raw_path.decode("ascii", "replace")
+        path = request.raw_path.decode("ascii", "replace")
     rest, _, last = path[-_LONGEST_PATH:].rstrip("/").rpartition("/")
     account: str | None = unquote(rest.rpartition("/")[2])
     name: str | None = unquote(last)

@@ -21,7 +21,7 @@ from tests.api.websocket.talk import Talk
 from tests.conftest import StartServer
 from tests.idle_connections import opened
 from tests.server import ServerProcess
-from zaqar_lite.api.request import Head, Response
+from zaqar_lite.api.request import Response, request_of
 from zaqar_lite.api.websocket.conversation import Conversation
 from zaqar_lite.main import create_app
 from zaqar_lite.server.loading import load
@@ -165,7 +165,7 @@ async def test_a_result_is_not_written_beside_its_frame(
     app = create_app(load(environment={}, overrides={"store": "memory://"}))
     async with running(app):
         kept = Kept()
-        conversation = app.sockets.open(kept, Head("GET", b"/v2/ws", b"", ()))
+        conversation = app.sockets.open(kept, request_of("GET", b"/v2/ws", b"", ()))
         assert isinstance(conversation, Conversation)
         asked = {"action": "queue_list", "headers": {"Client-ID": CLIENT_ID, "X-Project-ID": "p"}}
         frame = msgspec.msgpack.encode(asked) if binary else msgspec.json.encode(asked)
@@ -179,7 +179,7 @@ async def test_a_claim_whose_answer_is_not_sent_is_given_back() -> None:
     app = create_app(load(environment={}, overrides={"store": "memory://"}))
     async with running(app):
         kept = Kept()
-        conversation = app.sockets.open(kept, Head("GET", b"/v2/ws", b"", ()))
+        conversation = app.sockets.open(kept, request_of("GET", b"/v2/ws", b"", ()))
         assert isinstance(conversation, Conversation)
 
         async def ask(action: str, **body: Any) -> Any:

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from zaqar_lite.api.render import yes_no
-from zaqar_lite.api.request import VARIABLE, Action, Check, Head, Request, Route
+from zaqar_lite.api.request import VARIABLE, Action, Check, Request, Route, request_of
 from zaqar_lite.api.routes import RouteTree
 from zaqar_lite.api.websocket import frames
 from zaqar_lite.api.websocket.frames import Frame, Show
@@ -205,8 +205,7 @@ class ServedAction:
         """
         given: Mapping[str, Any] = frame.body or {}
         path = VARIABLE.sub(lambda found: quote(given[found[1]], safe=""), self.route.template)
-        head = Head(self.route.method, b"", b"", tuple(headers.items()), path=path)
-        request = Request(head)
+        request = request_of(self.route.method, b"", b"", tuple(headers.items()), path=path)
         request.given = {}
         request.checks, request.action = self._checks, self._action
         request.path_values = tuple(given[name] for name in self.path)

@@ -14,7 +14,6 @@ from zaqar_lite.api.errors import to_response
 from zaqar_lite.api.request import (
     INVALID_REQUEST,
     SIGNATURE,
-    Head,
     Refused,
     Request,
     Response,
@@ -284,10 +283,8 @@ class SocketHost:
     def __post_init__(self, tree: RouteTree) -> None:
         self.actions: Mapping[str, ServedAction | None] = served_actions(tree)
 
-    def open(self, socket: Socket, head: Head) -> Conversation | Response:
-        """Open a conversation, or answer why not; `head` is that of the HTTP request."""
-        request = Request(head)
-        request.headers = dict(head.headers)
+    def open(self, socket: Socket, request: Request) -> Conversation | Response:
+        """Open a conversation, or answer why not; `request` is that of HTTP, which began it."""
         request.address, request.peer_names = socket.address, socket.peer_names
         try:
             self.checks.check_headers(request)
