@@ -36,7 +36,7 @@ class Composed:
             self.store,
             self.queues,
             self.policies,
-            Router(self.management, limits),
+            Router(self.policies),
             limits=limits,
             clock=self.clock,
         )

@@ -106,7 +106,7 @@ class Services:
             opened,
             queues,
             policies,
-            Router(management, limits),
+            Router(policies),
             limits=limits,
             clock=clock,
             message_quota=self.message_quota,

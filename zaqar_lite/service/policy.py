@@ -1,21 +1,26 @@
 """What a queue's record means for its messages, computed once per version of the record."""
 
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from time import monotonic
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from zaqar_lite.domain.errors import QueueChanged, Unavailable
+from zaqar_lite.domain.errors import Invalid, QueueChanged, Unavailable
+from zaqar_lite.domain.filters import Budget, Filter, Headers, Rules, parse_filter, parse_rules
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.metadata import (
     ENCRYPT,
+    FILTER,
     NOTIFY_ON_POST,
     ORDERED,
+    PRIORITY,
     SUBSCRIBED,
     TTL_AFTER_DELAY,
     retries,
 )
 from zaqar_lite.domain.models import (
+    DEFAULT_PRIORITY,
     NO_RETRIES,
     Claimed,
     DelayMode,
@@ -26,14 +31,53 @@ from zaqar_lite.domain.models import (
 from zaqar_lite.domain.yielding import next_turn
 from zaqar_lite.service.caching import Cache
 from zaqar_lite.service.records import TRIES
-from zaqar_lite.service.routing import Route, stored_route
 from zaqar_lite.storage.management import ManagementStore
 
+logger = logging.getLogger(__name__)
 _MAX_CACHED = 10_000
 _LONGEST_SEARCH = 1.0
 """Seconds for which a claim or a pop goes on while its steps only move dead letters."""
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A queue's filter and its priority rules as functions; None where it has none."""
+
+    matching: Filter | None = None
+    priority: Rules | None = None
+
+    def priority_of(self, headers: Headers, budget: Budget) -> int:
+        """The priority of a message in this queue; what no rule matches has the default."""
+        found = None if self.priority is None else self.priority(headers, budget)
+        return DEFAULT_PRIORITY if found is None else found
+
+
+def compile_route(metadata: Mapping[str, Any]) -> Route:
+    """Read a queue's filter and priority rules.
+
+    Raises:
+        Invalid: says what is wrong in the text, and at which position.
+    """
+    matching, rules = metadata.get(FILTER), metadata.get(PRIORITY)
+    return Route(
+        None if matching is None else parse_filter(matching),
+        None if rules is None else parse_rules(rules),
+    )
+
+
+def stored_route(queue: QueueRef, metadata: Mapping[str, Any]) -> Route:
+    """Read the filter and the rules of a stored record.
+
+    A filter or rule that an earlier version accepted and this one refuses is left out: otherwise
+    the queue could not be used at all.
+    """
+    try:
+        return compile_route(metadata)
+    except Invalid as exc:
+        logger.warning("the filter and the priorities of %s are not used: %s", queue, exc)
+        return Route()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +147,12 @@ class Policies:
         if self.checked and record is not None:
             self._cache[queue] = policy
         return policy
+
+    def of(self, record: QueueRecord) -> Policy:
+        """The policy of a record, compiled once for each of its versions."""
+        cached = self._cache.get(record.queue)
+        is_same = cached is not None and cached.version == record.version
+        return cached if cached is not None and is_same else self.keep(record.queue, record)
 
     async def retries_of(self, queue: QueueRef) -> RetryPolicy:
         """What becomes of a queue's messages that fail (for the sweep)."""

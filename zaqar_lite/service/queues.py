@@ -32,10 +32,9 @@ from zaqar_lite.domain.quotas import QuotaOf, unlimited
 from zaqar_lite.service.background import LoggedErrors
 from zaqar_lite.service.caching import Cache
 from zaqar_lite.service.metrics.queue_depths import RecentRates
-from zaqar_lite.service.policy import Policies, Policy
+from zaqar_lite.service.policy import Policies, Policy, compile_route
 from zaqar_lite.service.pooling.placement import Placements
 from zaqar_lite.service.records import retried
-from zaqar_lite.service.routing import compile_route
 from zaqar_lite.service.subscriptions.subscriber_cache import list_subscriptions
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore

@@ -6,97 +6,27 @@ queue that gets it. A filter sees the message's headers, and as the header `queu
 queue it was posted to. A copy is not copied again.
 """
 
-import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from zaqar_lite.domain.errors import Invalid
-from zaqar_lite.domain.filters import (
-    Budget,
-    Filter,
-    FilterIndex,
-    Rules,
-    parse_filter,
-    parse_rules,
-)
-from zaqar_lite.domain.limits import Limits
-from zaqar_lite.domain.metadata import FILTER, PRIORITY, TTL_AFTER_DELAY
-from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRecord, QueueRef
+from zaqar_lite.domain.filters import Budget, FilterIndex, Headers
+from zaqar_lite.domain.models import QueueRecord, QueueRef
 from zaqar_lite.domain.posts import Copy, NewMessage
 from zaqar_lite.domain.yielding import Slices
 from zaqar_lite.service.caching import Cache
-from zaqar_lite.storage.management import ManagementStore
+from zaqar_lite.service.policy import Policies, Policy, Route
 
-logger = logging.getLogger(__name__)
-Headers = Mapping[str, str]
 _MAX_CACHED = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
-    """A queue's filter and its priority rules as functions; None where it has none."""
-
-    matching: Filter | None = None
-    priority: Rules | None = None
-
-    def priority_of(self, headers: Headers, budget: Budget) -> int:
-        """The priority of a message in this queue; what no rule matches has the default."""
-        found = None if self.priority is None else self.priority(headers, budget)
-        return DEFAULT_PRIORITY if found is None else found
-
-
-class _Receiver(NamedTuple):
-    """A queue with a filter, as its record at this version has it; times are seconds."""
-
-    queue: QueueRef
-    version: int
-    ttl: int | None
-    delay: int
-    ttl_after_delay: bool
-    route: Route
-
-    def copy(self, headers: Headers, budget: Budget, default_ttl: int) -> Copy:
-        """The copy of a message that it gets."""
-        priority = self.route.priority_of(headers, budget)
-        ttl = (self.ttl or default_ttl) + (self.delay if self.ttl_after_delay else 0)
-        return Copy(self.queue, ttl * 1000, self.delay * 1000, priority)
-
-
 class _Receivers(NamedTuple):
-    """A project's receivers, and the versions of the records that they were made from."""
+    """A project's queues with a filter, and what they were compiled from."""
 
-    versions: tuple[int, ...]
-    receivers: Mapping[QueueRef, _Receiver]
-    matching: FilterIndex[_Receiver]
-
-
-def compile_route(metadata: Mapping[str, Any]) -> Route:
-    """Read a queue's filter and priority rules.
-
-    Raises:
-        Invalid: says what is wrong in the text, and at which position.
-    """
-    matching, rules = metadata.get(FILTER), metadata.get(PRIORITY)
-    return Route(
-        None if matching is None else parse_filter(matching),
-        None if rules is None else parse_rules(rules),
-    )
-
-
-def stored_route(queue: QueueRef, metadata: Mapping[str, Any]) -> Route:
-    """Read the filter and the rules of a stored record.
-
-    A filter or rule that an earlier version accepted and this one refuses is left out: otherwise
-    the queue could not be used at all.
-    """
-    try:
-        return compile_route(metadata)
-    except Invalid as exc:
-        logger.warning("the filter and the priorities of %s are not used: %s", queue, exc)
-        return Route()
+    source: tuple[int, ...]
+    matching: FilterIndex[tuple[QueueRef, Policy]]
 
 
 class Router:
@@ -106,9 +36,9 @@ class Router:
     with a certain text in a certain header is evaluated only for these.
     """
 
-    def __init__(self, management: ManagementStore, limits: Limits) -> None:
-        self.filtered_queues = management.filtered_queues
-        self._limits = limits
+    def __init__(self, policies: Policies) -> None:
+        self.filtered_queues = policies.management.filtered_queues
+        self._policies, self._limits = policies, policies.limits
         self._projects: Cache[str, _Receivers] = Cache(_MAX_CACHED)
 
     async def route(
@@ -134,11 +64,10 @@ class Router:
             headers = {**(message.headers or {}), "queue": queue.name}
             copies: list[Copy] = []
             try:
-                for receiver, matches in known.matching.candidates(headers):
+                for (receiver, policy), matches in known.matching.candidates(headers):
                     await slices.next_turn()
-                    if receiver.queue != queue and matches(headers, budget):
-                        default_ttl = self._limits.default_message_ttl
-                        copies.append(receiver.copy(headers, budget, default_ttl))
+                    if receiver != queue and matches(headers, budget):
+                        copies.append(_copy(receiver, policy, headers, budget))
                 copies_left -= len(copies)
                 if copies_left < 0:
                     raise Invalid(
@@ -156,33 +85,21 @@ class Router:
     async def _receivers(
         self, project: str, records: Sequence[QueueRecord], slices: Slices
     ) -> _Receivers:
-        versions = tuple(record.version for record in records)
+        source = (self._limits.default_message_ttl, *(record.version for record in records))
         known = self._projects.get(project)
-        if known is None or known.versions != versions:
-            earlier = {} if known is None else known.receivers
-            receivers = {}
+        if known is None or known.source != source:
+            filters = []
             for record in records:
-                receiver = earlier.get(record.queue)
-                if receiver is None or receiver.version != record.version:
-                    await slices.next_turn()
-                    receiver = _receiver(record)
-                receivers[record.queue] = receiver
-            index = FilterIndex(
-                (receiver, receiver.route.matching)
-                for receiver in receivers.values()
-                if receiver.route.matching is not None
-            )
-            known = self._projects[project] = _Receivers(versions, receivers, index)
+                await slices.next_turn()
+                policy = self._policies.of(record)
+                if policy.route.matching is not None:
+                    filters.append(((record.queue, policy), policy.route.matching))
+            known = self._projects[project] = _Receivers(source, FilterIndex(filters))
         return known
 
 
-def _receiver(record: QueueRecord) -> _Receiver:
-    metadata = record.metadata
-    return _Receiver(
-        record.queue,
-        record.version,
-        metadata.get("_default_message_ttl"),
-        metadata.get("_default_message_delay") or 0,
-        metadata.get(TTL_AFTER_DELAY) is True,
-        stored_route(record.queue, metadata),
-    )
+def _copy(queue: QueueRef, policy: Policy, headers: Headers, budget: Budget) -> Copy:
+    """The copy of a message that a queue gets."""
+    delay_ms = policy.default_delay_ms
+    ttl_ms = policy.default_ttl_ms + (delay_ms if policy.ttl_after_delay else 0)
+    return Copy(queue, ttl_ms, delay_ms, policy.route.priority_of(headers, budget))
