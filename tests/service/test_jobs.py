@@ -166,6 +166,24 @@ async def test_a_project_runs_so_many_jobs() -> None:
     await jobs.begin(QueueRef("p", "letters"), JobAct.REDRIVE, ORDER)
 
 
+async def test_slow_jobs_of_a_few_projects_hold_up_no_other_project() -> None:
+    one = Composed()
+    jobs, runner = one.jobs(), JobRunner(one.jobs(), one.clock, lambda: 0)
+    letters = [NewMessage(b"1", 600_000) for _ in range(60)]
+    for project in "abcde":
+        for number in range(1 if project == "e" else 8):
+            queue = QueueRef(project, f"letters-{number}")
+            await one.store.post(queue, letters, client_id="c", version=None)
+            rate = None if project == "e" else 1
+            order = Order(filter=Choice(), to="back", max_per_second=rate)
+            last = await jobs.begin(queue, JobAct.REDRIVE, order)
+    runner.start()
+    async with asyncio.timeout(20):
+        while not (await jobs.get(queue, JobAct.REDRIVE, last.id)).is_over():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    await runner.stop()
+
+
 async def test_a_process_knows_for_some_seconds_that_another_serves_requests() -> None:
     one = Composed()
     jobs = one.jobs()

@@ -256,8 +256,9 @@ A step takes about a second at most, and so does a rest; a second is left for cl
 """
 _LOOK_EVERY = 2.0
 """Seconds between two searches for jobs that other processes have begun or abandoned."""
-_MOST_JOBS, _MOST_OF_PROJECT = 32, 8
-"""The most jobs that a process works on, and the most of one project among them."""
+_MOST_JOBS, _MOST_OF_PROJECT, _MOST_AT_ALL = 32, 8, 256
+"""The most jobs that a process works on, the most of one project among them, and the most with
+the first ones of other projects: a few projects with slow jobs hold up no others."""
 _SMALLEST, _PAGE, _BYTES = 20, 500, 1_048_576
 """The fewest and the most messages that one step looks at, and bytes of bodies that it may read."""
 _PLANNED = 200
@@ -345,7 +346,8 @@ class JobRunner(BackgroundWorker):
     def _has_place(self, project: str) -> bool:
         """Whether there is a place for a job of a project."""
         ours = sum(one == project for one, _ in self._running)
-        return ours < _MOST_OF_PROJECT and len(self._running) < _MOST_JOBS
+        most = _MOST_JOBS if ours else _MOST_AT_ALL
+        return ours < _MOST_OF_PROJECT and len(self._running) < most
 
     async def _run(self, work: Held[Job]) -> None:
         """Do a job; one that another process has by now, or that fails, is looked for again."""
