@@ -430,8 +430,13 @@ async def test_who_is_slower_posts_nothing(place: Place) -> None:
     ("changed", "killed"),
     [(one, killed) for one in ({"body": "other"}, {"queue": "elsewhere"}) for killed in (0, 1)],
 )
+@pytest.mark.parametrize("puts", [True, False])
 async def test_a_change_while_it_is_posted_for_an_instant_posts_no_second_message(
-    place: Place, monkeypatch: pytest.MonkeyPatch, changed: dict[str, str], killed: int
+    place: Place,
+    monkeypatch: pytest.MonkeyPatch,
+    changed: dict[str, str],
+    killed: int,
+    puts: bool,
 ) -> None:
     await place.put(every="1h")
     original, calls = place.schedules.post, list[str]()
@@ -440,7 +445,11 @@ async def test_a_change_while_it_is_posted_for_an_instant_posts_no_second_messag
         ids = await original(project, schedule, keyed=keyed)
         if not calls:
             calls.append("changed")
-            await place.schedules.change("p", "s", lambda _: plan(every="1h", **changed))
+            new = plan(every="1h", **changed)
+            if puts:
+                await place.schedules.put("p", "s", new)
+            else:
+                await place.schedules.change("p", "s", lambda _: new)
             if killed:
                 raise _Killed
         return ids
@@ -469,13 +478,17 @@ async def test_a_change_while_it_is_posted_for_an_instant_posts_no_second_messag
         (0, "7m", 0, 0),
     ],
 )
+@pytest.mark.parametrize("puts", [True, False])
 async def test_a_change_loses_no_instant_that_has_come(
-    place: Place, jitter: str | int, every: str, later: int, count: int
+    place: Place, jitter: str | int, every: str, later: int, count: int, *, puts: bool
 ) -> None:
     await place.put(every="1h", jitter=jitter)
     place.clock.advance(HOUR + (later if not jitter else 0))
     new = plan(every=every, jitter=jitter, body="new", start="2030-01-01T00:00:00Z")
-    await place.schedules.change("p", "s", lambda _: new)
+    if puts:
+        await place.schedules.put("p", "s", new)
+    else:
+        await place.schedules.change("p", "s", lambda _: new)
     place.clock.advance(later if jitter else 0)
     await place.run()
     assert [one.body for one in await place.posted()] == [b'"new"'] * count

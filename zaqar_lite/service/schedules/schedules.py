@@ -9,7 +9,7 @@ crash may leave an entry for an instant that its schedule does not name; it is r
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from itertools import islice, takewhile
@@ -255,20 +255,15 @@ class Schedules:
         """Called when something may be due earlier than was known."""
 
     async def put(self, project: str, name: str, plan: Plan) -> tuple[Schedule, bool]:
-        """Make or replace a schedule; answer whether it is new.
+        """Make a schedule, or give the one of this name another plan; answer whether it is new.
+
+        What `change` says of counts and instants holds for the one that is there.
 
         Raises:
             Invalid: it breaks a rule.
             LimitReached: the project has as many as it may have.
         """
-        await self._check(name, plan)
-
-        async def build(_: Schedule | None) -> Schedule:
-            schedule = Schedule(name, plan, self._clock.now_ms())
-            schedule.set_next(schedule.created_at)
-            return schedule
-
-        return await self._write(project, name, build)
+        return await self._write(project, name, lambda _: plan)
 
     async def change(self, project: str, name: str, apply: Callable[[Plan], Plan]) -> Schedule:
         """Change the plan of a schedule by `apply`; its counts stay.
@@ -281,17 +276,12 @@ class Schedules:
             Invalid: it would break a rule.
         """
 
-        async def build(old: Schedule | None) -> Schedule:
+        def changed(old: Schedule | None) -> Plan:
             if old is None:
                 raise NotFound(f"Schedule {name[:64]} does not exist.")
-            now, schedule = self._clock.now_ms(), replace(old, plan=apply(old.plan))
-            await self._check(name, schedule.plan)
-            schedule.set_next(min(now, old.next - 1))
-            if schedule.next != old.next:
-                schedule.set_next(now)
-            return schedule
+            return apply(old.plan)
 
-        return (await self._write(project, name, build))[0]
+        return (await self._write(project, name, changed))[0]
 
     @retried("The schedule {2:.64}")
     async def delete(self, project: str, name: str) -> None:
@@ -378,16 +368,22 @@ class Schedules:
             await self.kind.change(project, schedule.name, note)
 
     async def _write(
-        self, project: str, name: str, build: Callable[[Schedule | None], Awaitable[Schedule]]
+        self, project: str, name: str, plan_of: Callable[[Schedule | None], Plan]
     ) -> tuple[Schedule, bool]:
         """Write a schedule after its entry, and remove the entry that it had; tell if it is new."""
         entry, version = "", 0
 
         async def with_entry(old: Schedule | None) -> Schedule:
             nonlocal entry, version
+            plan, now = plan_of(old), self._clock.now_ms()
+            await self._check(name, plan)
             if old is not None:
                 entry, version = await self._entry(project, old)
-            new = await build(old)
+            new = replace(old or Schedule(name, plan, now), plan=plan)
+            before = new.next
+            new.set_next(min(now, before - 1))
+            if new.next != before:
+                new.set_next(now)
             await self._add_entry(project, new)
             return new
 
