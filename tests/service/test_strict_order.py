@@ -4,12 +4,12 @@ import asyncio
 import json
 from collections.abc import Coroutine, Mapping
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 
-from tests.service.composed import Composed
+from tests.service.composed import Composed, Failing
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid, Unavailable
 from zaqar_lite.domain.metadata import ORDERED
@@ -148,6 +148,23 @@ async def test_while_a_turn_delivers_no_other_process_takes_one() -> None:
     await process.line_up(made, "a", "b")
     assert await first.work(QUEUE, made) is None
     assert delivered == ["a", "b"]
+
+
+async def test_what_is_not_ordered_any_more_is_noted_by_who_delivers() -> None:
+    """Whoever changed that could not write it into the queue's record."""
+    process, receiver = Process(), Recorder()
+    made = await process.subscribe()
+    store = Failing(process.management)
+    failing = Process(process.clock, (process.store, cast(ManagementStore, store)))
+    store.fails_at = 2
+    await failing.subscriptions.update(QUEUE, made, SubscriptionDraft(options={"ordered": False}))
+    process.subscribers.forget(QUEUE)
+    await process.messages.post(QUEUE, [Draft(b"1")], size=1, client_id="c")
+    await process.deliver({"http": receiver})._work_on_ordered(QUEUE, made)
+    assert len(receiver.ids) == 1
+    record = await process.management.get_queue(QUEUE)
+    assert record is not None
+    assert ORDERED not in record.metadata
 
 
 async def test_work_that_the_store_ends_holds_no_queue(monkeypatch: pytest.MonkeyPatch) -> None:

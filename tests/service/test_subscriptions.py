@@ -71,8 +71,10 @@ async def test_a_change_that_failed_is_made_by_the_next(ordered: bool, fails_at:
     made = await subscriptions.create(QUEUE, draft)
     change = SubscriptionDraft(options={"ordered": ordered})
     store.writes, store.fails_at = 0, fails_at
-    with pytest.raises(Unavailable):
+    # What has changed is told, though the queue's flags do not say it yet.
+    with pytest.raises(Unavailable) if ordered or fails_at == 1 else nullcontext():
         await subscriptions.update(QUEUE, made.id, change)
+    assert store.writes >= fails_at
     store.fails_at = 0
     await subscriptions.update(QUEUE, made.id, change)
     record = await subscriptions.management.get_queue(QUEUE)

@@ -287,7 +287,8 @@ class Subscriptions:
             old, new = await self._change(queue, subscription_id, change)
         finally:
             if draft.options is not None and not is_topic(queue):  # which has no flags
-                await self._match_flags(queue, subscription_id)
+                with suppress(Unavailable):  # who delivers the next message in order does it
+                    await self.match_flags(queue, subscription_id)
         if new.subscriber != old.subscriber:
             await self._release_name(old)
         if draft.subscriber is not None:  # also who could not be asked when this was changed
@@ -374,8 +375,8 @@ class Subscriptions:
     async def _note(self, made: Subscription) -> None:
         await self.flags.note(made.queue, made.id, ordered=made.is_ordered, makes=True)
 
-    async def _match_flags(self, queue: QueueRef, subscription_id: str) -> None:
-        """Let the queue's flags say what a subscription is, though others change it meanwhile."""
+    async def match_flags(self, queue: QueueRef, subscription_id: str) -> None:
+        """Let a queue's flags say what a subscription is, though others change it meanwhile."""
         while found := await self._get(queue, subscription_id):
             if await self.flags.are_set(found):
                 return
