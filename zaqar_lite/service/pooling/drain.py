@@ -11,7 +11,8 @@ subscriptions; with a filter, the project) move as one group:
 4. When the old store has no message of the group left, it thaws: its placements name the new pool.
 
 A batch is noted before the new store takes it in, under a number that the store knows; so whoever
-goes on after a crash repeats the batch, and each message arrives once.
+goes on after a crash repeats the batch, and each message arrives once. A queue has one batch at a
+time. A store that does not answer holds up only what goes there.
 
 Redriven messages whose target lies in another pool wait in a queue of their own, and are carried
 from there to the target.
@@ -22,8 +23,8 @@ import logging
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from random import sample
 from typing import Any
@@ -41,7 +42,15 @@ from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.yielding import next_turn
 from zaqar_lite.service.background import Background, BackgroundWorker, LoggedErrors
 from zaqar_lite.service.delivery.outbox import OUTBOX_QUEUES, is_internal, ordered_queue, put
-from zaqar_lite.service.pooling.placement import CARRY, HELD_MS, Entry, Place, flavor_name, pick
+from zaqar_lite.service.pooling.placement import (
+    CARRIED_MS,
+    CARRY,
+    HELD_MS,
+    Entry,
+    Place,
+    flavor_name,
+    pick,
+)
 from zaqar_lite.service.pooling.pooled_store import PooledMessages, staging_queue
 from zaqar_lite.service.pooling.pools import PoolRegistry
 from zaqar_lite.service.records import Held, Holder, Kind, Lease, all_records
@@ -52,8 +61,6 @@ logger = logging.getLogger(__name__)
 DRAIN = "pool-drain"
 KEPT_MS = 30 * 86_400_000
 """How long it is told how a drain ended."""
-CARRIED_MS = 30_000
-"""How long after a redrive more of its messages may come."""
 _LEASE_MS = 10_000
 _LOOK_EVERY = 1.0
 _MOST_FROZEN = 100
@@ -70,17 +77,18 @@ _HELD = "Messages of frozen queues are held by claims: they move when these end,
 
 
 class Batch(msgspec.Struct):
-    """Messages on their way from one store to another."""
+    """Messages on their way from one store to another; the numbers of a drain's batches grow."""
 
     project: str
     queue: str
     ids: list[str]
+    number: int
 
 
 class Drain(Lease, omit_defaults=True):
     """How far the draining of a pool is, leased by the process that works on it.
 
-    `number` is that of the last batch; instants are in milliseconds.
+    `number` is that of the last batch, and `batches` are on their way; instants in milliseconds.
     """
 
     pool: str
@@ -92,7 +100,7 @@ class Drain(Lease, omit_defaults=True):
     moved: int = 0
     problem: str | None = None
     number: int = 0
-    batch: Batch | None = None
+    batches: list[Batch] = msgspec.field(default_factory=list)
 
     @property
     def is_over(self) -> bool:
@@ -133,6 +141,15 @@ class Drains:
             return Drain(pool, secrets.token_hex(8), self._clock.now_ms())
 
         return (await self.kind.write("", pool, build))[0]
+
+
+@contextmanager
+def _told_in(drain: Drain) -> Iterator[None]:
+    """Tell in a drain that a store does not answer, and go on with what does not need it."""
+    try:
+        yield
+    except Unavailable as exc:
+        drain.problem = exc.shown
 
 
 @dataclass(eq=False, repr=False)
@@ -176,24 +193,30 @@ class DrainWorker(BackgroundWorker):
 
     async def _round(self, work: Held[Drain]) -> None:
         drain = work.value
-        if drain.batch is not None:
-            await self._repeat(work, drain.batch)
         drain.problem, drain.queues = None, 0
+        for batch in tuple(drain.batches):
+            with _told_in(drain):
+                await self._repeat(work, batch)
+        under_way = {(batch.project, batch.queue) for batch in drain.batches}
         frozen: dict[str, dict[QueueRef, Entry]] = defaultdict(dict)
         waiting: list[QueueRef] = []
         begun = time.monotonic()
         async for queue, entry in self._placements.in_pool(drain.pool):
             drain.queues += 1
+            if queue in under_way:  # and its group, which is not whole without it
+                continue
             if entry.place.group:
                 if entry.place.pool == drain.pool:  # else it comes here, and goes on later
                     frozen[entry.place.group][queue] = entry
             elif entry.place.pool == drain.pool:
                 waiting.append(queue)
             else:
-                await self._leave_behind(work, queue, entry)
+                with _told_in(drain):
+                    await self._leave_behind(work, queue, entry)
         self._rest = (time.monotonic() - begun) * _ROUNDS_REST
         for group in frozen.values():
-            await self._move(work, group)
+            with _told_in(drain):
+                await self._move(work, group)
         await self._freeze_some(work, waiting, sum(map(len, frozen.values())))
         if not drain.queues and await self._is_empty(drain.pool):
             drain.state, drain.ended_at = "completed", self._clock.now_ms()
@@ -234,11 +257,9 @@ class DrainWorker(BackgroundWorker):
             if any(entry.place.keys_in for entry in group.values()):
                 drain.problem = _KEYS_BEFORE  # a place names one pool that remembers keys
                 continue
-            try:
-                count += await self._freeze(work, group)
-            except Unavailable as exc:
-                drain.problem = exc.shown
-                count += 1
+            count += 1
+            with _told_in(drain):
+                count += await self._freeze(work, group) - 1
 
     async def _group_of(self, work: Held[Drain], queue: QueueRef) -> dict[QueueRef, Entry]:
         """The queues of the pool that must move together with one of them, itself included."""
@@ -336,11 +357,7 @@ class DrainWorker(BackgroundWorker):
         if whole.keys() - group.keys():  # a crash came before all were frozen
             await self._freeze(work, {**whole, **group})
             return
-        try:
-            old, new = await self.messages.pool(pool), await self.messages.pool(places[0].to)
-        except Unavailable as exc:
-            work.value.problem = exc.shown
-            return
+        old, new = await self.messages.pool(pool), await self.messages.pool(places[0].to)
         held = now >= since + HELD_MS + 2_000 * self.wait  # though clocks differ
         for queue in group:
             await self._keep(work)
@@ -392,30 +409,34 @@ class DrainWorker(BackgroundWorker):
         found: Sequence[Message],
         old: MessageStore,
         new: MessageStore,
+        *,
+        batch: Batch | None = None,
     ) -> None:
         """Move one batch, which is noted first unless it is a repeated one."""
         drain = work.value
-        if drain.batch is None:
+        if batch is None:
             drain.number += 1
-            drain.batch = Batch(*queue, [one.id for one in found])
+            batch = Batch(*queue, [one.id for one in found], drain.number)
+            drain.batches.append(batch)
             await self._holder.hold(work, _LEASE_MS)
-        await new.import_messages(
-            queue, found, source=f"{drain.pool}/{drain.id}", number=drain.number
-        )
-        await old.delete(queue, drain.batch.ids, claim_ids=None)
-        drain.moved += len(drain.batch.ids)
-        drain.batch = None
+        source = f"{drain.pool}/{drain.id}"
+        await new.import_messages(queue, found, source=source, number=batch.number)
+        await old.delete(queue, batch.ids, claim_ids=None)
+        drain.moved += len(batch.ids)
+        drain.batches.remove(batch)
 
     async def _repeat(self, work: Held[Drain], batch: Batch) -> None:
-        """Go on with a batch that was on its way when a process ended."""
-        queue = QueueRef(batch.project, batch.queue)
+        """Go on with a batch that was on its way when a process ended, or a store was away."""
+        drain, queue = work.value, QueueRef(batch.project, batch.queue)
         place = (await self._placements.entry(queue)).place
-        if place.group or place.keys_in == work.value.pool:
-            old = await self.messages.pool(work.value.pool)
+        if place.group or place.keys_in == drain.pool:
+            old = await self.messages.pool(drain.pool)
             new = await self.messages.pool(place.to if place.group else place.pool)
             found = await old.get_messages(queue, batch.ids, details=True)
-            await self._carry(work, queue, await self._as_moved(old, queue, found), old, new)
-        work.value.batch = None
+            found = await self._as_moved(old, queue, found)
+            await self._carry(work, queue, found, old, new, batch=batch)
+        else:
+            drain.batches.remove(batch)
 
     async def _leave_behind(self, work: Held[Drain], queue: QueueRef, entry: Entry) -> None:
         """Note that a queue has nothing left in the old pool: no key, and nothing that came late.

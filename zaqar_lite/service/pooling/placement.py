@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 PLACE = "placement"
 CARRY = "pool-carry"
 """Records of redriven messages that wait in a pool for their target in another: `target@pool`."""
+CARRIED_MS = 30_000
+"""How long after a redrive more of its messages may come."""
 FLAVOR = "_flavor"
 LEFT_MS = 60_000
 HELD_MS = 60_000

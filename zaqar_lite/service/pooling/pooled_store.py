@@ -41,7 +41,7 @@ from zaqar_lite.domain.posts import IdempotencyKey, KnownKeys, NewMessage, Poste
 from zaqar_lite.domain.settlements import Outcome
 from zaqar_lite.service.background import LoggedErrors, cancelled
 from zaqar_lite.service.delivery.outbox import is_internal
-from zaqar_lite.service.pooling.placement import CARRY, Place, Placements
+from zaqar_lite.service.pooling.placement import CARRIED_MS, CARRY, Place, Placements
 from zaqar_lite.service.pooling.pools import Pool, PoolRegistry
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.store import Condition, Store
@@ -315,14 +315,22 @@ class PooledMessages(Store):
         target = (await self.placements.entry(move.target)).place
         if target.group:
             raise _frozen(move.target)
-        if target.pool != place.pool:
-            now = b"%d" % self.clock.now_ms()
-            name = f"{move.target.name}@{place.pool or ''}"
-            await self.placements.management.put_record(
-                CARRY, queue.project, name, now, expected=None
-            )
+        store, waits = await self.pool(place.pool), target.pool != place.pool
+        name, begun = f"{move.target.name}@{place.pool or ''}", 0
+        if waits:
+            begun = await self._note_carried(queue.project, name)
             move = move._replace(target=staging_queue(move.target))
-        return await (await self.pool(place.pool)).move(queue, ids, move)
+        moved = await store.move(queue, ids, move)
+        if waits and self.clock.now_ms() >= begun + CARRIED_MS // 2:
+            await self._note_carried(queue.project, name)  # what nobody found there may be gone
+        return moved
+
+    async def _note_carried(self, project: str, name: str) -> int:
+        """Have redriven messages carried to their target from now (ms) on; answer that instant."""
+        now = self.clock.now_ms()
+        put = self.placements.management.put_record
+        await put(CARRY, project, name, b"%d" % now, expected=None)
+        return now
 
     async def watch(self, queue: QueueRef, listener: Listener) -> Watch:
         """Begin to announce a queue in all of its stores; `next_due` follows it to another one."""
