@@ -25,7 +25,7 @@ from zaqar_lite.domain.errors import QuotaReached, Unavailable
 from zaqar_lite.domain.identity import DELIVERIES_PROJECT
 from zaqar_lite.service.background import Background, BackgroundWorker, LoggedErrors
 from zaqar_lite.service.quotas.quotas import Quotas
-from zaqar_lite.service.records import retried
+from zaqar_lite.service.records import Kind, retried
 from zaqar_lite.storage.management import ManagementStore
 
 KIND, PROCESS = "seats", "process"
@@ -112,6 +112,7 @@ class ConcurrencyLeases(BackgroundWorker):
 
     def __post_init__(self) -> None:
         self._me = secrets.token_hex(8)
+        self._permits = Kind(self.management, KIND, "The permits", dict[str, int])
         self._has: dict[tuple[str, str], int] = {}
         self._needed: dict[tuple[str, str], int] = {}
         self._stale: set[tuple[str, str]] = set()  # whose record may say more than this has
@@ -192,20 +193,18 @@ class ConcurrencyLeases(BackgroundWorker):
         """Write how many permits this process has: `wanted(permits of the others, its own)`."""
         kind, project = place
         self._stale.add(place)
-        record = await self.management.get_record(KIND, project, kind)
-        held: dict[str, int] = {} if record is None else json.loads(record.value)
+        held, version = await self._permits.read(project, kind)
+        held = held or {}
         # Read after the leases: a process sends a heartbeat before it leases.
         alive = await self.management.list_records(PROCESS, "", limit=_MAX_PROCESSES)
         live = {one.name for one in alive} - {self._me}
         others = {name: count for name, count in held.items() if name in live}
         own = wanted(sum(others.values()), held.get(self._me, 0))
         new = {**others, **({self._me: own} if own else {})}
-        version = 0 if record is None else record.version
-        delete, put = self.management.delete_record, self.management.put_record
         if new:
-            await put(KIND, project, kind, json.dumps(new).encode(), expected=version)
-        elif record is not None:
-            await delete(KIND, project, kind, expected=version)
+            await self._permits.put(project, kind, new, version)
+        elif version:
+            await self._permits.delete(project, kind, version)
         self._stale.discard(place)
         self._keep(place, own)
         return own
