@@ -11,8 +11,8 @@ from tests.waiting import until
 from zaqar_lite.domain.attempts import Ended
 from zaqar_lite.domain.models import DelayMode, Move, RetryPolicy, StoreOptions
 from zaqar_lite.domain.settlements import Outcome
-from zaqar_lite.service.pooling.drain import CARRIED_MS, Drains, DrainWorker
-from zaqar_lite.service.pooling.placement import CARRY, Place, Placements
+from zaqar_lite.service.pooling.drain import Drains, DrainWorker
+from zaqar_lite.service.pooling.placement import CARRIED_MS, CARRY, Place, Placements
 from zaqar_lite.service.pooling.pooled_store import OpenConnections, PooledMessages
 from zaqar_lite.service.pooling.pools import Pool, PoolRegistry, StoreKind
 from zaqar_lite.storage.sql import create
