@@ -518,8 +518,7 @@ async def test_a_pool_that_is_away_holds_up_only_what_goes_there(
     await pools.registry.put_pool(Pool("newer", "memory://newer", 1))
     posted = await pools.post(3)
     await pools.placements.write(other, Place("old"))
-    new = [NewMessage(b"1", 60_000)]
-    (one,) = await pools.messages.post(other, new, client_id=CLIENT, version=None)
+    (one,) = await pools.post(1, other)
     for queue, to in ((QUEUE, "new"), (other, "newer")):
         version = (await pools.placements.entry(queue)).version
         await pools.placements.write(queue, Place("old", to=to, group=to, since=1), version)
@@ -530,7 +529,7 @@ async def test_a_pool_that_is_away_holds_up_only_what_goes_there(
             await until_problem(pools, "planted")
             with pytest.raises(Unavailable, match="being moved"):
                 await pools.listed()
-    assert len(await pools.stores["newer"].get_messages(other, [one.id])) == 1
+    assert len(await pools.stores["newer"].get_messages(other, [one])) == 1
     async with draining(pools):
         drain = await until_over(pools)
     assert (drain.moved, await pools.listed()) == (4, posted)
@@ -656,25 +655,6 @@ async def test_letters_arrive_once_in_another_pool(
     assert sorted(consumed) == sorted(ids)
     assert await pools.consume() == []
     assert (await pools.old.stats(QUEUE)).total == (await pools.old.stats(LETTERS)).total == 0
-
-
-async def test_letters_arrive_that_a_process_moves_after_a_long_stop(
-    pools: Pools, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Meanwhile it is forgotten that there are any."""
-    await pools.placements.write(QUEUE, Place("new"))
-    await pools.placements.write(LETTERS, Place("old"))
-    (one,) = await pools.old.post(LETTERS, [NewMessage(b"1", 60_000)], client_id="c", version=None)
-    move = pools.old.move
-
-    async def late(*given: Any) -> Sequence[Outcome]:
-        pools.clock.advance(CARRIED_MS)
-        await until(lambda: pools.management.list_records(CARRY, "p", limit=1), operator.not_)
-        return await move(*given)
-
-    monkeypatch.setattr(pools.old, "move", late)
-    async with redriven(pools, [one.id]):
-        await until(lambda: pools.new.stats(QUEUE), lambda stats: stats.ready)
 
 
 async def test_a_queue_of_the_servers_own_store_redrives_into_a_pool(pools: Pools) -> None:

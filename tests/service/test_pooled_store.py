@@ -1,12 +1,17 @@
-"""The open connections of pools: one for each, closed when its pool becomes another one."""
+"""The open connections of pools, and what is moved from one to another after a long stop."""
 
 import asyncio
+from collections.abc import Sequence
+from operator import not_
+from typing import Any
 
 import pytest
 
-from tests.service.test_drain import OPTIONS, Failing, Pools
+from tests.service.test_drain import LETTERS, OPTIONS, QUEUE, Failing, Pools, redriven
 from tests.waiting import until
 from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.settlements import Outcome
+from zaqar_lite.service.pooling.placement import CARRIED_MS, CARRY, Place
 from zaqar_lite.service.pooling.pooled_store import OpenConnections
 from zaqar_lite.service.pooling.pools import Pool
 from zaqar_lite.storage.sql.database import Database
@@ -74,3 +79,22 @@ async def test_a_sweep_comes_to_pools_that_nobody_has_needed_since_the_start(
 ) -> None:
     await pools.messages.sweep(1_000)
     await until(lambda: set(pools.messages.connections.stores()) == {"old", "new"})
+
+
+async def test_letters_arrive_that_a_process_moves_after_a_long_stop(
+    pools: Pools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Meanwhile it is forgotten that there are any."""
+    await pools.placements.write(QUEUE, Place("new"))
+    await pools.placements.write(LETTERS, Place("old"))
+    (letter,) = await pools.post(1, LETTERS)
+    move = pools.old.move
+
+    async def late(*given: Any) -> Sequence[Outcome]:
+        pools.clock.advance(CARRIED_MS)
+        await until(lambda: pools.management.list_records(CARRY, "p", limit=1), not_)
+        return await move(*given)
+
+    monkeypatch.setattr(pools.old, "move", late)
+    async with redriven(pools, [letter]):
+        await until(lambda: pools.new.stats(QUEUE), lambda stats: stats.ready)
