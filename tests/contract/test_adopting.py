@@ -78,7 +78,7 @@ async def test_a_repeat_changes_nothing(queue: QueueUnderTest, other: QueueUnder
     assert ids(await queue.listed()) == [second.id, first.id]
 
 
-async def test_a_delayed_message_is_due_when_it_was(
+async def test_a_message_is_due_and_expires_when_it_was(
     queue: QueueUnderTest, other: QueueUnderTest
 ) -> None:
     message = await foreign(other, delay=10 * MINUTE)
@@ -96,49 +96,32 @@ async def test_a_delayed_message_is_due_when_it_was(
         message.delay_expires_at,
         message.expires_at,
     )
-
-
-async def test_what_has_expired_stays_out_and_what_comes_in_expires_in_time(
-    queue: QueueUnderTest, other: QueueUnderTest
-) -> None:
-    message = await foreign(other)
-    queue.advance(HOUR - MINUTE)
-    await import_messages(queue, 1, message)
+    queue.advance(49 * MINUTE)
     assert ids(await queue.listed()) == [message.id]
     queue.advance(MINUTE)
-    assert await queue.listed() == []
-    await import_messages(queue, 2, message)
+    await import_messages(queue, 2, message)  # what has expired stays out
     assert await queue.listed() == []
 
 
-async def test_it_dies_and_comes_back_under_its_id(
+async def test_it_dies_or_is_moved_and_comes_back_under_its_id(
     queue: QueueUnderTest, other: QueueUnderTest
 ) -> None:
-    message = await foreign(other, failures=1)
+    """One without an origin gets one when it is moved."""
+    message, without = await foreign(other, failures=1), await foreign(other)
     letters = queue.named("letters")
     await import_messages(queue, 1, message)
     retries = RetryPolicy(letters.as_dead_letter_queue(max_failures=2))
     claim_id = await queue.claim_id()
     await queue.settle(claim_id, fail(message.id), retries=retries)
     letter = await letters.get_one(message.id, details=True)
-    assert letter.origin is not None
-    assert (letter.origin.source, letter.origin.claim_count) == (queue.ref.name, 2)
+    origin = some(letter.origin)
+    assert (origin.source, origin.claim_count) == (queue.ref.name, 2)
     await letters.delete(message.id)
-    await import_messages(queue, 2, letter)
-    found = await queue.get_one(message.id)
-    assert found.origin == letter.origin
-
-
-async def test_one_without_an_origin_gets_one_when_it_is_moved(
-    queue: QueueUnderTest, other: QueueUnderTest
-) -> None:
-    message = await foreign(other)
-    await import_messages(queue, 1, message)
-    target = queue.named("target")
-    assert await queue.move(target, message.id) == [Outcome.DONE]
-    found = await target.get_one(message.id)
-    assert found.origin is not None
-    assert (found.origin.source, found.origin.redriven) == (queue.ref.name, 1)
+    await import_messages(queue, 2, letter, without)
+    assert (await queue.get_one(message.id)).origin == letter.origin
+    assert await queue.move(letters, without.id) == [Outcome.DONE]
+    moved = some((await letters.get_one(without.id)).origin)
+    assert (moved.source, moved.redriven) == (queue.ref.name, 1)
 
 
 async def test_many_come_in_their_order(queue: QueueUnderTest, other: QueueUnderTest) -> None:

@@ -20,17 +20,25 @@ async def exhaust(queue: QueueUnderTest, *, client: str = "consumer") -> str:
 async def test_a_message_is_delivered_exactly_so_many_times(
     queue: QueueUnderTest, other: QueueUnderTest
 ) -> None:
+    """A renewal that raises its ttl keeps the count and the holder."""
     policy = other.as_dead_letter_queue(2)
-    await queue.post("a")
+    (message_id,) = await queue.post("a", ttl=2 * MINUTE)
     for count in (1, 2):
-        claimed = await queue.claim(dead_letter=policy)
+        claimed = await queue.claim(dead_letter=policy, ttl=MINUTE, client="worker-7")
         assert [message.claim_count for message in claimed.messages] == [count]
         assert claimed.moved == 0
-        await queue.release(claimed.claim_id or "")
+        if count == 1:
+            await queue.release(claimed.claim_id or "")
+    await queue.renew(claimed.claim_id or "", ttl=10 * MINUTE)
+    assert (await queue.get_one(message_id)).claim_count == 2
+    queue.advance(10 * MINUTE + 1)
     last = await queue.claim(dead_letter=policy)
     assert (last.claim_id, list(last.messages), last.moved) == (None, [], 1)
     assert await queue.bodies() == []
-    assert await other.bodies() == ["a"]
+    letter = await other.get_one(message_id)
+    origin = some(letter.origin)
+    assert origin.claim_count == letter.claim_count == 2
+    assert (origin.last_claim_id, origin.last_client_id) == (claimed.claim_id, "worker-7")
 
 
 @any_way
@@ -101,23 +109,6 @@ async def test_moved_messages_do_not_use_up_the_limit(
     assert await queue.bodies() == list("fgh")
 
 
-async def test_renewing_that_raises_the_ttl_keeps_the_count_and_the_holder(
-    queue: QueueUnderTest, other: QueueUnderTest
-) -> None:
-    (message_id,) = await queue.post("a", ttl=2 * MINUTE)
-    claimed = await queue.claim(ttl=MINUTE, client="worker-7")
-    claim_id = claimed.claim_id or ""
-    await queue.renew(claim_id, ttl=10 * MINUTE)
-    assert (await queue.get_one(message_id)).claim_count == 1
-    queue.advance(10 * MINUTE + 1)
-    assert (await queue.claim(dead_letter=other.as_dead_letter_queue(1))).moved == 1
-    letter = await other.get_one(message_id)
-    assert letter.origin is not None
-    assert letter.origin.claim_count == letter.claim_count == 1
-    assert letter.origin.last_claim_id == claim_id
-    assert letter.origin.last_client_id == "worker-7"
-
-
 async def test_two_sources_have_one_dead_letter_queue(
     queue: QueueUnderTest, other: QueueUnderTest
 ) -> None:
@@ -144,16 +135,19 @@ async def test_a_letter_keeps_its_priority(queue: QueueUnderTest, other: QueueUn
     assert texts((await other.claim()).messages) == ["urgent", "native", "late"]
 
 
-async def test_a_delayed_message_is_not_moved_before_it_is_due(
+async def test_a_delayed_message_is_not_moved_before_it_is_due_and_not_delayed_in_the_target(
     queue: QueueUnderTest, other: QueueUnderTest
 ) -> None:
     """Exhausted ones are found among the ready ones only."""
     policy = other.as_dead_letter_queue(1)
-    await queue.post("ready")
-    await exhaust(queue)
+    await queue.post("exposed", delay=20 * MINUTE)
+    await queue.release((await queue.claim(exposing=True)).claim_id or "")
     await queue.post("delayed", delay=10 * MINUTE)
     assert (await queue.claim(mode=DelayMode.HONOUR, dead_letter=policy)).moved == 1
     assert await queue.bodies() == ["delayed"]
+    assert await other.counts() == (1, 0, 0)
+    assert texts(await other.listed(delayed=False)) == ["exposed"]
+    assert texts((await other.claim(mode=DelayMode.HONOUR)).messages) == ["exposed"]
 
 
 async def test_a_lapsed_claim_reaches_the_letter_in_no_way(
@@ -169,19 +163,6 @@ async def test_a_lapsed_claim_reaches_the_letter_in_no_way(
         Refusal(message_id, RefusalReason.NOT_CLAIMED)
     ]
     assert await other.counts() == (1, 0, 0)
-
-
-async def test_a_letter_that_was_delayed_once_is_not_delayed_in_the_target(
-    queue: QueueUnderTest, other: QueueUnderTest
-) -> None:
-    await queue.post("a", delay=10 * MINUTE)
-    claimed = await queue.claim(exposing=True)
-    await queue.release(claimed.claim_id or "")
-    policy = other.as_dead_letter_queue(1)
-    assert (await queue.claim(exposing=True, dead_letter=policy)).moved == 1
-    assert await other.counts() == (1, 0, 0)
-    assert texts(await other.listed(delayed=False)) == ["a"]
-    assert texts((await other.claim(mode=DelayMode.HONOUR)).messages) == ["a"]
 
 
 async def test_a_letter_can_be_moved_once_more_by_its_new_queue(

@@ -14,26 +14,22 @@ pytestmark = pytest.mark.anyio
 HONOUR, IGNORE = DelayMode.HONOUR, DelayMode.IGNORE
 
 
-async def test_a_delayed_message_is_never_early(queue: QueueUnderTest) -> None:
+async def test_a_delayed_message_is_never_early_and_delayed_once(queue: QueueUnderTest) -> None:
     (message_id,) = await queue.post("a", delay=10 * MINUTE)
+    message = await queue.get_one(message_id)
+    assert message.delay_expires_at == message.created_at + 10 * MINUTE
     assert (await queue.claim(mode=HONOUR)).claim_id is None
     queue.advance(9 * MINUTE)
     assert (await queue.claim(mode=HONOUR)).claim_id is None
     assert not (await queue.pop(mode=HONOUR)).messages
     assert await queue.counts() == (0, 1, 0)
     queue.advance(MINUTE)
-    claimed = await queue.claim(mode=HONOUR)
-    assert texts(claimed.messages) == ["a"]
-    assert claimed.messages[0].id == message_id
-
-
-async def test_the_delay_ends_where_it_was_said(queue: QueueUnderTest) -> None:
-    (message_id,) = await queue.post("a", delay=10 * MINUTE)
-    message = await queue.get_one(message_id)
-    assert message.delay_expires_at == message.created_at + 10 * MINUTE
-    queue.advance(11 * MINUTE)
-    (claimed,) = (await queue.claim(mode=HONOUR)).messages
-    assert claimed.delay_expires_at == message.delay_expires_at
+    for _ in range(3):
+        claimed = await queue.claim(mode=HONOUR)
+        (found,) = claimed.messages
+        assert (found.id, found.delay_expires_at) == (message_id, message.delay_expires_at)
+        await queue.release(claimed.claim_id or "")
+        assert await queue.counts() == (1, 0, 0)
 
 
 async def test_a_delayed_message_does_not_ride_out_behind_a_ready_one(
@@ -74,16 +70,6 @@ async def test_a_due_message_keeps_its_priority(queue: QueueUnderTest) -> None:
     assert texts((await queue.claim(mode=HONOUR)).messages) == ["urgent", "a"]
 
 
-async def test_a_claimed_message_is_not_delayed_again(queue: QueueUnderTest) -> None:
-    await queue.post("a", delay=10 * MINUTE)
-    queue.advance(11 * MINUTE)
-    for _ in range(3):
-        claimed = await queue.claim(mode=HONOUR)
-        assert texts(claimed.messages) == ["a"]
-        await queue.release(claimed.claim_id or "")
-        assert await queue.counts() == (1, 0, 0)
-
-
 async def test_a_ttl_shorter_than_the_delay_is_never_claimed(queue: QueueUnderTest) -> None:
     (message_id,) = await queue.post("a", ttl=5 * MINUTE, delay=10 * MINUTE)
     assert await queue.counts() == (0, 1, 0)
@@ -97,34 +83,23 @@ async def test_a_ttl_shorter_than_the_delay_is_never_claimed(queue: QueueUnderTe
     assert await queue.bodies() == []
 
 
-async def test_what_was_exposed_is_ready_from_then_on(queue: QueueUnderTest) -> None:
-    """Whatever `d` said: switching the delay on again does not take it back."""
-    assert await queue.release_delayed(3) == 0
-    await queue.post("a", delay=10 * MINUTE)
-    claimed = await queue.claim(exposing=True)
-    await queue.release(claimed.claim_id or "")
-    assert await queue.counts() == (1, 0, 0)
-    assert texts(await queue.listed(delayed=False)) == ["a"]
-    assert texts((await queue.claim(mode=HONOUR)).messages) == ["a"]
-
-
 async def test_expose_makes_delayed_messages_ready_in_bounded_steps(queue: QueueUnderTest) -> None:
-    await queue.post(*"abcde", delay=10 * MINUTE)
-    await queue.post("f")
-    assert await queue.release_delayed(3) == 3
-    assert await queue.counts() == (4, 2, 0)
-    assert await queue.release_delayed(3) == 2
+    """From then on, whatever `d` said: switching the delay on again does not take it back."""
     assert await queue.release_delayed(3) == 0
-    assert await queue.counts() == (6, 0, 0)
-    assert texts((await queue.claim(10, mode=IGNORE)).messages) == list("abcdef")
-
-
-async def test_expose_leaves_what_has_expired(queue: QueueUnderTest) -> None:
     await queue.post("gone", ttl=2 * MINUTE, delay=10 * MINUTE)
-    await queue.post("here", ttl=HOUR, delay=10 * MINUTE)
+    await queue.post("a", ttl=HOUR, delay=10 * MINUTE)
     queue.advance(3 * MINUTE)
     assert await queue.release_delayed(10) == 1
-    assert texts((await queue.claim(mode=IGNORE)).messages) == ["here"]
+    await queue.post(*"bcdef", delay=10 * MINUTE)
+    await queue.post("g")
+    for exposed, counts in ((3, (5, 2, 0)), (2, (7, 0, 0)), (0, (7, 0, 0))):
+        assert await queue.release_delayed(3) == exposed
+        assert await queue.counts() == counts
+    assert texts(await queue.listed(delayed=False)) == list("abcdefg")
+    claimed = await queue.claim(3, mode=IGNORE)
+    assert texts(claimed.messages) == list("abc")
+    await queue.release(claimed.claim_id or "")
+    assert texts((await queue.claim(10, mode=HONOUR)).messages) == list("abcdefg")
 
 
 async def test_a_sweep_promotes_what_is_due_whatever_the_queue_is_by_now(

@@ -28,31 +28,18 @@ async def test_deleting_what_is_not_there_is_no_error(queue: QueueUnderTest) -> 
     assert not await queue.delete(message_id, message_id, claims=["0" * 32])
 
 
-async def test_without_claim_ids_a_delete_takes_claimed_messages_too(
+async def test_a_claimed_message_is_deleted_by_who_checks_no_claim_alone(
     queue: QueueUnderTest,
 ) -> None:
-    message_ids = await queue.post(*"ab")
-    await queue.claim()
-    assert not await queue.delete(*message_ids, claims=None)
-    assert await queue.bodies() == []
-
-
-async def test_no_claim_id_is_refused_for_a_claimed_message(queue: QueueUnderTest) -> None:
     (message_id,) = await queue.post("a")
     await queue.claim()
     assert await queue.delete(message_id, claims=[]) == [Refusal(message_id, CLAIMED)]
     assert await queue.bodies() == ["a"]
-
-
-async def test_no_claim_id_deletes_what_nobody_holds(queue: QueueUnderTest) -> None:
-    (ready,) = await queue.post("a")
-    (delayed,) = await queue.post("b", delay=MINUTE)
-    assert not await queue.delete(ready, delayed, claims=[])
-    queue.advance(2 * MINUTE)
+    assert not await queue.delete(message_id, claims=None)
     assert await queue.bodies() == []
 
 
-async def test_a_claim_id_is_refused_for_a_message_that_nobody_holds(
+async def test_what_nobody_holds_is_deleted_without_a_claim_id_alone(
     queue: QueueUnderTest,
 ) -> None:
     (ready,) = await queue.post("a")
@@ -62,6 +49,9 @@ async def test_a_claim_id_is_refused_for_a_message_that_nobody_holds(
     refused = await queue.delete(ready, delayed, claims=[claim_id])
     assert set(refused) == {Refusal(ready, NOT_CLAIMED), Refusal(delayed, NOT_CLAIMED)}
     assert await queue.bodies() == ["a", "b"]
+    assert not await queue.delete(ready, delayed, claims=[])
+    queue.advance(2 * MINUTE)
+    assert await queue.bodies() == []
 
 
 async def test_another_claims_id_is_refused(queue: QueueUnderTest) -> None:
@@ -73,23 +63,19 @@ async def test_another_claims_id_is_refused(queue: QueueUnderTest) -> None:
     assert not await queue.delete(one, claims=[first])
 
 
-async def test_several_claims_delete_together(queue: QueueUnderTest) -> None:
-    message_ids = await queue.post(*"abcd")
-    claims = [await queue.claim_id(2), await queue.claim_id(2)]
-    assert not await queue.delete(*message_ids, claims=claims)
-    assert await queue.bodies() == []
-
-
-async def test_when_any_is_refused_none_is_deleted(queue: QueueUnderTest) -> None:
-    message_ids = await queue.post(*"abc")
-    mine, _theirs = await queue.claim_id(1), await queue.claim_id(1)
+async def test_several_claims_delete_together_all_or_none(queue: QueueUnderTest) -> None:
+    message_ids = await queue.post(*"abcde")
+    mine, theirs = await queue.claim_id(2), await queue.claim_id(2)
     refused = await queue.delete(*message_ids, claims=[mine])
     assert set(refused) == {
-        Refusal(message_ids[1], CLAIMED),
-        Refusal(message_ids[2], NOT_CLAIMED),
+        Refusal(message_ids[2], CLAIMED),
+        Refusal(message_ids[3], CLAIMED),
+        Refusal(message_ids[4], NOT_CLAIMED),
     }
-    assert await queue.bodies() == ["a", "b", "c"]
-    assert await queue.counts() == (1, 0, 2)
+    assert await queue.bodies() == [*"abcde"]
+    assert await queue.counts() == (1, 0, 4)
+    assert not await queue.delete(*message_ids[:4], claims=[mine, theirs])
+    assert await queue.bodies() == ["e"]
 
 
 async def test_an_id_with_the_right_place_and_the_wrong_end_is_nobodys(

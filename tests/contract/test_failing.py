@@ -59,28 +59,21 @@ def reason(letter: Message) -> str:
 # Counting.
 
 
-async def test_releases_are_no_failures(queue: QueueUnderTest) -> None:
-    (message_id,) = await queue.post("a")
-    for count in range(1, 5):
-        claim_id = await queue.claim_id()
-        if count % 2:
-            await queue.release(claim_id)
-        else:
-            await queue.settle(claim_id, give_back(message_id))
-        message = await queue.get_one(message_id)
-        assert (message.claim_count, message.failure_count) == (count, 0)
-
-
-async def test_failures_and_lapses_are_counted_together(queue: QueueUnderTest) -> None:
+async def test_failures_and_lapses_are_counted_together_and_releases_are_none(
+    queue: QueueUnderTest,
+) -> None:
     (message_id,) = await queue.post("a", ttl=10 * HOUR)
     await queue.settle(await queue.claim_id(), fail(message_id))
     await let_lapse(queue)
     await queue.release(await queue.claim_id())
+    await queue.settle(await queue.claim_id(), give_back(message_id))
+    message = await queue.get_one(message_id)
+    assert (message.claim_count, message.failure_count) == (4, 2)
     await queue.settle(await queue.claim_id(), fail(message_id, MINUTE))
     queue.advance(2 * MINUTE)
     await let_lapse(queue)
     (message,) = (await queue.claim()).messages
-    assert (message.claim_count, message.failure_count) == (6, 4)
+    assert (message.claim_count, message.failure_count) == (7, 4)
 
 
 async def test_a_lapse_is_counted_once_however_many_look(queue: QueueUnderTest) -> None:
@@ -285,6 +278,7 @@ async def test_chance_spreads_the_delays(queue: QueueUnderTest) -> None:
 async def test_a_delay_of_the_consumers_own_goes_before_the_back_off(
     queue: QueueUnderTest,
 ) -> None:
+    """A release that is no failure knows no back-off."""
     await queue.post("a")
     retries = RetryPolicy(backoff=backoff(10 * MINUTE, jitter=1.0))
     message = await claim_and_fail(queue, retries, 3 * MINUTE)
@@ -292,13 +286,7 @@ async def test_a_delay_of_the_consumers_own_goes_before_the_back_off(
     queue.advance(4 * MINUTE)
     message = await claim_and_fail(queue, retries, 0)
     assert (message.parked_until, message.attempts[-1].delay_ms) == (None, 0)
-    assert await queue.counts() == (1, 0, 0)
-
-
-async def test_a_release_that_is_no_failure_knows_no_back_off(queue: QueueUnderTest) -> None:
-    (message_id,) = await queue.post("a")
-    retries = RetryPolicy(backoff=backoff(10 * MINUTE))
-    await queue.settle(await queue.claim_id(), give_back(message_id), retries=retries)
+    await queue.settle(await queue.claim_id(), give_back(message.id), retries=retries)
     assert await queue.counts() == (1, 0, 0)
 
 

@@ -101,22 +101,18 @@ async def test_what_leaves_a_queue_leaves_its_group(queue: QueueUnderTest) -> No
     assert ids(await listed(queue, "g")) == [again]
 
 
-async def test_an_edited_message_stays_in_its_group(queue: QueueUnderTest) -> None:
-    (message_id,) = await queue.post(of("g", "old", delay=MINUTE))
-    await queue.edit(message_id, "new", delay=2 * MINUTE)
-    assert texts(await listed(queue, "g")) == ["new"]
-    queue.advance(2 * MINUTE)
-    claimed = await queue.claim(mode=DelayMode.HONOUR)
-    assert claimed.messages[0].headers == {GROUP_HEADER: "g", "other": "x"}
-
-
-async def test_a_dead_letter_and_a_redriven_one_are_in_the_group(
+async def test_a_message_stays_in_its_group_when_it_is_edited_or_moved(
     queue: QueueUnderTest, other: QueueUnderTest
 ) -> None:
-    first, second = await queue.post(of("g", "a"), of("g", "b"))
-    claim_id = await queue.claim_id(1)
+    """Also as a dead letter, and redriven."""
+    first, second = await queue.post(of("g", "old", delay=MINUTE), of("g", "b", delay=3 * MINUTE))
+    await queue.edit(first, "new", delay=2 * MINUTE)
+    assert texts(await listed(queue, "g")) == ["new", "b"]
+    queue.advance(2 * MINUTE)
+    (claimed,) = (await queue.claim(1, mode=DelayMode.HONOUR)).messages
+    assert claimed.headers == {GROUP_HEADER: "g", "other": "x"}
     retries = RetryPolicy(other.as_dead_letter_queue())
-    await queue.settle(claim_id, bury(first), retries=retries)
+    await queue.settle(claimed.claim_id or "", bury(first), retries=retries)
     assert ids(await listed(queue, "g")) == [second]
     assert ids(await listed(other, "g")) == [first]
     await other.move(queue, first)

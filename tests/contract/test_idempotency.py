@@ -12,12 +12,19 @@ from zaqar_lite.service.post_validation import Draft, is_repeated
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_known_key_answers_the_first_id_and_stores_nothing(queue: QueueUnderTest) -> None:
+async def test_a_known_key_answers_the_first_id_and_only_what_is_new_is_stored(
+    queue: QueueUnderTest,
+) -> None:
     (first,) = await queue.post_all([new("a", key="k")])
     assert not first.duplicate
     again = new("a", key="k", ttl=5 * MINUTE, headers={"trace": "2"})
     assert list(await queue.post_all([again])) == [Posted(first.id, True)]
-    assert await queue.bodies() == ["a"]
+    posted = await queue.post_all([new("b"), new("a", key="k"), new("c", key="l")])
+    assert posted[1] == Posted(first.id, True)
+    assert [answer.duplicate for answer in posted] == [False, True, False]
+    assert await queue.bodies() == ["a", "b", "c"]
+    expected = [first.id, posted[0].id, posted[2].id]
+    assert [message.id for message in await queue.listed()] == expected
 
 
 async def test_a_known_key_with_another_message_is_refused_and_stores_nothing(
@@ -84,36 +91,20 @@ async def test_keys_are_told_as_long_as_they_are_remembered(
 
 
 async def test_a_known_batch_key_with_other_messages_is_refused(queue: QueueUnderTest) -> None:
-    first = await queue.post("a", "b", batch_key="k")
+    """The digests, also of messages' keys, outlive the messages and a purge."""
+    first = await queue.post("a", new("b", key="key"), batch_key="k")
     for others in (["b", "a"], ["a"], ["a", "b", "c"], ["a", "x"]):
         with pytest.raises(KeyReused) as raised:
             await queue.post(*others, batch_key="k")
         assert raised.value.index is None
     assert await queue.post("a", "b", batch_key="k") == first
     assert await queue.bodies() == ["a", "b"]
-
-
-async def test_digests_outlive_the_message_and_a_purge(queue: QueueUnderTest) -> None:
-    await queue.post(new("a", key="k"), batch_key="whole")
     await queue.purge()
     with pytest.raises(KeyReused):
-        await queue.post(new("b", key="k"))
+        await queue.post(new("c", key="key"))
     with pytest.raises(KeyReused):
-        await queue.post("b", batch_key="whole")
+        await queue.post("c", batch_key="k")
     assert await queue.bodies() == []
-
-
-async def test_only_what_is_new_in_a_batch_is_stored(queue: QueueUnderTest) -> None:
-    (known,) = await queue.post_all([new("a", key="k")])
-    posted = await queue.post_all([new("b"), new("a", key="k"), new("c", key="l")])
-    assert posted[1] == Posted(known.id, True)
-    assert [answer.duplicate for answer in posted] == [False, True, False]
-    assert await queue.bodies() == ["a", "b", "c"]
-    assert [message.id for message in await queue.listed()] == [
-        known.id,
-        posted[0].id,
-        posted[2].id,
-    ]
 
 
 async def test_a_key_is_remembered_whatever_became_of_the_message(queue: QueueUnderTest) -> None:
@@ -129,11 +120,17 @@ async def test_a_key_is_remembered_whatever_became_of_the_message(queue: QueueUn
     assert await queue.bodies() == []
 
 
-async def test_keys_belong_to_one_queue(queue: QueueUnderTest, other: QueueUnderTest) -> None:
+async def test_keys_belong_to_one_queue_and_a_batch_has_a_name_space_of_its_own(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
     (one,) = await queue.post(new("a", key="k"))
     (two,) = await other.post(new("a", key="k"))
     assert one != two
     assert await other.bodies() == ["a"]
+    for messages, key in (([new("b")], "k"), ([new("c", key="l")], "l")):
+        (answer,) = await queue.post_all(messages, batch_key=key)
+        assert not answer.duplicate
+    assert await queue.bodies() == ["a", "b", "c"]
 
 
 async def test_dropping_the_queue_forgets_the_keys(queue: QueueUnderTest) -> None:
@@ -145,41 +142,26 @@ async def test_dropping_the_queue_forgets_the_keys(queue: QueueUnderTest) -> Non
     assert await queue.bodies() == ["a", "b"]
 
 
-async def test_a_batch_key_and_a_message_key_are_two_name_spaces(queue: QueueUnderTest) -> None:
-    await queue.post(new("a", key="k"))
-    (answer,) = await queue.post_all([new("b")], batch_key="k")
-    assert not answer.duplicate
-    (answer,) = await queue.post_all([new("c", key="l")], batch_key="l")
-    assert not answer.duplicate
-    assert await queue.bodies() == ["a", "b", "c"]
-
-
 @pytest.mark.parametrize("is_batch", [False, True])
+@pytest.mark.parametrize("window", [10 * MINUTE, 3 * MINUTE])
 async def test_a_key_is_forgotten_when_its_window_is_over(
-    queue: QueueUnderTest, is_batch: bool
+    open_stores: OpenStores, queue: QueueUnderTest, is_batch: bool, window: int
 ) -> None:
+    queue = queue.at(await open_stores(idempotency_window_ms=window))
+
     async def post() -> Posted:
         keyed = new("a", key=None if is_batch else "k")
         (answer,) = await queue.post_all([keyed], batch_key="k" if is_batch else None)
         return answer
 
     first = await post()
-    queue.advance(9 * MINUTE)
+    queue.advance(window - MINUTE)
     assert await post() == Posted(first.id, True)  # which does not lengthen the window
     queue.advance(2 * MINUTE)
     second = await post()
     assert second.id != first.id
     assert not second.duplicate
     assert await queue.bodies() == ["a", "a"]
-
-
-async def test_the_window_is_an_option(open_stores: OpenStores, queue: QueueUnderTest) -> None:
-    quick = queue.at(await open_stores(idempotency_window_ms=2 * MINUTE))
-    first = await quick.post(new("a", key="k"))
-    quick.advance(MINUTE)
-    assert await quick.post(new("a", key="k")) == first
-    quick.advance(2 * MINUTE)
-    assert await quick.post(new("a", key="k")) != first
 
 
 @pytest.mark.parametrize("key", ["a b", "a:b{c}.d", "a\nb", "\0", "é\U0001f600", "$a.b", "k" * 128])

@@ -45,17 +45,20 @@ async def test_a_bare_message_id_is_a_marker_also_when_its_message_is_gone(
         await queue.delete(message_ids[1])
 
 
-async def test_the_id_of_a_dead_letter_means_its_new_place(
+async def test_a_letter_is_behind_the_markers_of_readers_of_its_new_queue(
     queue: QueueUnderTest, other: QueueUnderTest
 ) -> None:
-    (moved,) = await queue.post("moved")
-    await other.post("before")
-    policy = other.as_dead_letter_queue(1)
-    await queue.release((await queue.claim()).claim_id or "")
-    await queue.claim(dead_letter=policy)
+    """It is older than all in the target: its own position would hide it. Its id means the new."""
+    (letter,) = await queue.post("letter")
+    await other.post("first", "second")
+    page = await other.page()
+    assert texts(page.messages) == ["first", "second"]
+    await queue.release(await queue.claim_id())
+    assert (await queue.claim(dead_letter=other.as_dead_letter_queue(1))).moved == 1
+    assert ids((await other.page(after=page.marker)).messages) == [letter]
     await other.post("after")
-    assert await other.bodies() == ["before", "moved", "after"]
-    marker = Marker(int(moved[:16], 16), moved)
+    assert await other.bodies() == ["first", "second", "letter", "after"]
+    marker = Marker(int(letter[:16], 16), letter)
     assert texts((await other.page(after=marker)).messages) == ["after"]
 
 
@@ -68,45 +71,24 @@ async def test_echo_off_leaves_out_what_the_client_posted(queue: QueueUnderTest)
     assert texts(await queue.listed(exclude=None)) == ["mine", "yours", "mine too"]
 
 
-async def test_claimed_messages_are_listed_only_when_included(queue: QueueUnderTest) -> None:
-    await queue.post(*"abc")
-    claimed = await queue.claim(2)
-    assert texts(await queue.listed(claimed=False)) == ["c"]
-    listed = await queue.listed()
-    assert texts(listed) == ["a", "b", "c"]
-    assert [message.claim_id for message in listed] == [claimed.claim_id, claimed.claim_id, None]
-
-
-async def test_delayed_messages_are_listed_only_when_included(queue: QueueUnderTest) -> None:
-    await queue.post("a", delay=10 * MINUTE)
-    await queue.post("b")
-    assert texts(await queue.listed(delayed=False)) == ["b"]
-    assert texts(await queue.listed()) == ["a", "b"]
-    queue.advance(11 * MINUTE)
-    assert texts(await queue.listed(delayed=False)) == ["a", "b"]
-
-
-async def test_a_letter_moved_behind_a_readers_marker_is_not_missed(
-    queue: QueueUnderTest, other: QueueUnderTest
+async def test_claimed_and_delayed_messages_are_listed_only_when_included(
+    queue: QueueUnderTest,
 ) -> None:
-    """The letter is older than all in the target: its own position would hide it."""
-    (letter,) = await queue.post("letter")
-    await other.post("first", "second")
-    page = await other.page()
-    assert texts(page.messages) == ["first", "second"]
-    await queue.release((await queue.claim()).claim_id or "")
-    assert (await queue.claim(dead_letter=other.as_dead_letter_queue(1))).moved == 1
-    rest = await other.page(after=page.marker)
-    assert ids(rest.messages) == [letter]
-
-
-async def test_get_finds_ready_delayed_and_claimed_messages(queue: QueueUnderTest) -> None:
-    (claimed,) = await queue.post("claimed")
-    await queue.claim()
-    (delayed,) = await queue.post("delayed", delay=MINUTE)
-    (ready,) = await queue.post("ready")
-    found = await queue.get(ready, delayed, claimed, ready)
-    assert sorted(texts(found)) == ["claimed", "delayed", "ready"]
+    """They are found by their ids all the same, and ranges of the queue hold them."""
+    assert not await queue.cuts(4)
+    await queue.post("claimed")
+    claim_id = await queue.claim_id(ttl=HOUR)
+    await queue.post("delayed", delay=10 * MINUTE)
+    await queue.post("ready")
+    assert texts(await queue.listed(claimed=False)) == ["delayed", "ready"]
+    assert texts(await queue.listed(delayed=False)) == ["claimed", "ready"]
+    listed = await queue.listed()
+    assert texts(listed) == ["claimed", "delayed", "ready"]
+    assert [message.claim_id for message in listed] == [claim_id, None, None]
+    assert sorted(texts(await queue.get(*ids(listed), listed[0].id))) == texts(listed)
+    assert await queue.cuts(3) == [message.position for message in listed]
+    queue.advance(11 * MINUTE)
+    assert texts(await queue.listed(claimed=False, delayed=False)) == ["delayed", "ready"]
 
 
 async def test_an_id_that_is_none_of_the_queue_is_not_found(
@@ -139,10 +121,6 @@ async def test_a_page_is_full_whatever_the_filters_leave_out(queue: QueueUnderTe
 # Splitting a queue into ranges that readers can share.
 
 
-async def test_an_empty_queue_has_no_ranges(queue: QueueUnderTest) -> None:
-    assert not await queue.cuts(4)
-
-
 @pytest.mark.parametrize("count", [1, 2, 5, 12, 50])
 async def test_the_ranges_together_are_the_queue(queue: QueueUnderTest, count: int) -> None:
     posted = [str(n) for n in range(12)]
@@ -159,15 +137,6 @@ async def test_the_ranges_together_are_the_queue(queue: QueueUnderTest, count: i
     assert found == posted
     assert max(sizes) <= 2 * -(-12 // min(count, 12))
     assert min(sizes) >= 1
-
-
-async def test_messages_of_every_state_are_split(queue: QueueUnderTest) -> None:
-    await queue.post("claimed")
-    await queue.claim()
-    await queue.post("ready")
-    await queue.post("delayed", delay=MINUTE)
-    cuts = await queue.cuts(3)
-    assert cuts == [message.position for message in await queue.listed()]
 
 
 async def test_gaps_do_not_unbalance_the_ranges(queue: QueueUnderTest) -> None:

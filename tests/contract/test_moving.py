@@ -92,25 +92,18 @@ async def test_what_is_held_stays(queue: QueueUnderTest, other: QueueUnderTest) 
     assert await other.bodies() == ["free", "held"]
 
 
-async def test_a_message_that_never_died_names_the_queue_it_came_from(
-    queue: QueueUnderTest, other: QueueUnderTest
-) -> None:
-    (message_id,) = await queue.post("a")
-    await queue.release(await queue.claim_id(client="worker"))
-    await queue.move(other, message_id, reset=False)
-    moved = await other.get_one(message_id)
-    assert moved.origin is not None
-    assert (moved.origin.source, moved.origin.reason) == (queue.ref.name, "moved")
-    assert (moved.origin.redriven, moved.origin.claim_count) == (1, 1)
-    assert moved.claim_count == 1
-
-
 async def test_counts_stay_unless_they_are_reset(
     queue: QueueUnderTest, other: QueueUnderTest
 ) -> None:
-    (message_id,) = await dead(queue, other, "a")
-    await other.move(queue, message_id, reset=False)
-    moved = await queue.get_one(message_id)
+    """What never died names the queue that it came from."""
+    (message_id,) = await queue.post("a")
+    claim_id = await queue.claim_id(client="worker")
+    await queue.settle(claim_id, fail(message_id))
+    await queue.move(other, message_id, reset=False)
+    moved = await other.get_one(message_id)
+    origin = some(moved.origin)
+    assert (origin.source, origin.reason) == (queue.ref.name, "moved")
+    assert (origin.redriven, origin.claim_count) == (1, 1)
     assert (moved.claim_count, moved.failure_count) == (1, 1)
 
 
@@ -129,26 +122,21 @@ async def test_how_often_it_was_redriven_is_counted_over_its_deaths(
         assert len(await queue.attempts(message_id)) == count
 
 
-async def test_a_ttl_counts_from_the_move(queue: QueueUnderTest, other: QueueUnderTest) -> None:
-    (message_id,) = await queue.post("a", ttl=10 * MINUTE)
+async def test_a_ttl_counts_from_the_move_and_a_delay_ends_with_it(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    (message_id,) = await queue.post("a", ttl=10 * MINUTE, delay=9 * MINUTE)
     queue.advance(5 * MINUTE)
-    await queue.move(other, message_id, ttl=HOUR)
+    assert await queue.move(other, message_id, ttl=HOUR) == [Outcome.DONE]
+    assert await queue.counts() == (0, 0, 0)
+    assert await other.counts() == (1, 0, 0)
+    claimed = await other.claim(mode=DelayMode.HONOUR, ttl=MINUTE, grace=0)
+    assert ids(claimed.messages) == [message_id]
     queue.advance(50 * MINUTE)
     assert await other.bodies() == ["a"]
     assert (await other.get_one(message_id)).ttl_ms == HOUR
     queue.advance(11 * MINUTE)
     assert await other.bodies() == []
-
-
-async def test_a_delayed_message_is_moved_and_its_delay_ends(
-    queue: QueueUnderTest, other: QueueUnderTest
-) -> None:
-    (message_id,) = await queue.post("a", delay=5 * MINUTE)
-    assert await queue.move(other, message_id) == [Outcome.DONE]
-    assert await queue.counts() == (0, 0, 0)
-    assert await other.counts() == (1, 0, 0)
-    claimed = await other.claim(mode=DelayMode.HONOUR)
-    assert ids(claimed.messages) == [message_id]
 
 
 async def test_letters_that_go_back_do_not_wait_for_those_that_come(

@@ -104,31 +104,33 @@ async def test_each_message_waits_for_its_own_time(queue: QueueUnderTest) -> Non
 # How readers see it.
 
 
-async def test_a_parked_message_is_shown_as_claimed_by_nobody(queue: QueueUnderTest) -> None:
-    (message_id,) = await park(queue, "parked")
-    await queue.post("ready")
+async def test_a_parked_message_is_shown_as_claimed_by_nobody_and_counted_as_delayed(
+    queue: QueueUnderTest,
+) -> None:
+    await queue.post(new("parked", headers={"x": "y"}), client="producer")
+    (before,) = await queue.listed()
+    _, (message_id,) = await give_all_back(queue)
+    await queue.post("claimed", "ready")
+    await queue.claim(1)
+    await queue.post("delayed", delay=10 * MINUTE)
     shown = await queue.get_one(message_id)
-    assert (shown.claim_id, shown.claim_count) == (None, 1)
+    assert (shown.claim_id, shown.claim_count, shown.delay_expires_at) == (None, 1, None)
     assert shown.parked_until is not None
     assert abs(shown.parked_until - shown.now - 10 * MINUTE) < MINUTE
-    assert shown.delay_expires_at is None
-    (listed, ready) = await queue.listed(claimed=True, delayed=False)
+    (listed, _, ready) = await queue.listed(claimed=True, delayed=False)
     assert texts([listed, ready]) == ["parked", "ready"]
     assert (listed.claim_id, listed.parked_until) == (None, shown.parked_until)
     assert ready.parked_until is None
-    assert texts(await queue.listed(claimed=False, delayed=True)) == ["ready"]
-
-
-async def test_a_parked_message_is_counted_as_delayed(queue: QueueUnderTest) -> None:
-    await park(queue, "a", "b")
-    await queue.post("c", "d", "e")
-    await queue.claim(1)
-    await queue.post("f", delay=10 * MINUTE)
-    assert await queue.counts() == (2, 3, 1)
+    assert texts(await queue.listed(claimed=False)) == ["ready", "delayed"]
     stats = await queue.stats()
-    assert stats.oldest is not None
-    assert texts([stats.oldest, some(stats.newest)]) == ["a", "f"]
-    assert stats.oldest.parked_until is not None
+    assert (stats.ready, stats.delayed, stats.claimed) == (1, 2, 1)
+    assert texts([some(stats.oldest), some(stats.newest)]) == ["parked", "delayed"]
+    assert some(stats.oldest).parked_until == shown.parked_until
+    for minutes in (1, 10):
+        queue.advance(minutes * MINUTE)
+        after = await queue.get_one(message_id)
+        for name in ("position", "body", "created_at", "expires_at", "client_id", "headers"):
+            assert getattr(after, name) == getattr(before, name)
 
 
 async def test_a_parked_message_is_a_live_one(open_stores: OpenStores, project: str) -> None:
@@ -145,29 +147,26 @@ async def test_a_parked_message_is_a_live_one(open_stores: OpenStores, project: 
 # What reaches it, and what does not.
 
 
-async def test_a_parked_message_is_deleted_without_a_claim(queue: QueueUnderTest) -> None:
-    one, two, _ = await park(queue, *"abc")
+async def test_a_parked_message_is_deleted_without_a_claim_alone(queue: QueueUnderTest) -> None:
+    one, two, _, held = await queue.post(*"abcd")
+    claim_id = await queue.claim_id()
+    parking = [give_back(each, 10 * MINUTE) for each in ids(await queue.listed())[:3]]
+    await queue.settle(claim_id, *parking)
+    for message_ids, claims in (
+        ((one,), [claim_id]),
+        ((one,), ["0" * 32]),
+        ((one, held), [claim_id]),
+    ):
+        assert await queue.delete(*message_ids, claims=claims) == [
+            Refusal(one, RefusalReason.NOT_CLAIMED)
+        ]
+    assert await queue.bodies() == [*"abcd"]
     assert not await queue.delete(one)
     assert not await queue.delete(two, claims=[])
-    assert await queue.bodies() == ["c"]
+    assert not await queue.delete(held, claims=[claim_id])
     assert await queue.counts() == (0, 1, 0)
     queue.advance(11 * MINUTE)
     assert texts((await queue.claim()).messages) == ["c"]
-
-
-async def test_no_claim_may_delete_a_parked_message(queue: QueueUnderTest) -> None:
-    await queue.post(*"ab")
-    claim_id = await queue.claim_id()
-    parked, held = ids((await queue.get_claim(claim_id)).messages)
-    await queue.settle(claim_id, give_back(parked, 10 * MINUTE))
-    for claims in ([claim_id], ["0" * 32]):
-        assert await queue.delete(parked, claims=claims) == [
-            Refusal(parked, RefusalReason.NOT_CLAIMED)
-        ]
-    assert await queue.delete(parked, held, claims=[claim_id]) == [
-        Refusal(parked, RefusalReason.NOT_CLAIMED)
-    ]
-    assert await queue.bodies() == ["a", "b"]
 
 
 @pytest.mark.parametrize("forget", ["purge", "drop"])
@@ -252,20 +251,8 @@ async def test_renewing_the_old_claim_leaves_a_parked_message(queue: QueueUnderT
     assert texts((await queue.claim()).messages) == ["a"]
 
 
-async def test_the_end_of_the_old_claim_leaves_a_parked_message(queue: QueueUnderTest) -> None:
-    message_ids = await queue.post(*"ab")
-    claim_id = await queue.claim_id(ttl=5 * MINUTE)
-    await queue.settle(claim_id, give_back(message_ids[0], 10 * MINUTE))
-    queue.advance(6 * MINUTE)
-    assert await queue.counts() == (1, 1, 0)
-    await queue.sweep()
-    assert await queue.counts() == (1, 1, 0)
-    (message,) = (await queue.claim()).messages
-    assert (message.id, message.failure_count) == (message_ids[1], 1)
-    assert (await queue.get_one(message_ids[0])).failure_count == 0
-
-
 async def test_parking_can_outlast_the_old_claim_or_end_before_it(queue: QueueUnderTest) -> None:
+    """The claim's end is a failure of what it still holds, and of nothing that is parked."""
     message_ids = await queue.post(*"abc")
     claim_id = await queue.claim_id(ttl=20 * MINUTE)
     await queue.settle(
@@ -275,9 +262,14 @@ async def test_parking_can_outlast_the_old_claim_or_end_before_it(queue: QueueUn
     assert texts((await queue.claim(ttl=HOUR)).messages) == ["a"]
     assert await queue.held(claim_id) == ["c"]
     queue.advance(10 * MINUTE)
-    assert texts((await queue.claim(ttl=HOUR)).messages) == ["c"]
+    for _ in range(2):
+        assert await queue.counts() == (1, 1, 1)
+        await queue.sweep()
+    (lapsed,) = (await queue.claim(ttl=HOUR)).messages
+    assert (lapsed.id, lapsed.failure_count) == (message_ids[2], 1)
     queue.advance(10 * MINUTE)
-    assert texts((await queue.claim(ttl=HOUR)).messages) == ["b"]
+    (parked,) = (await queue.claim(ttl=HOUR)).messages
+    assert (parked.id, parked.failure_count) == (message_ids[1], 0)
 
 
 # How long it lives.
@@ -313,59 +305,33 @@ async def test_a_message_lives_until_a_minute_after_its_parking(
     assert (await queue.claim()).claim_id is None
 
 
-async def test_a_parked_message_keeps_what_it_is(queue: QueueUnderTest) -> None:
-    await queue.post(new("a", headers={"x": "y"}), client="producer")
-    (before,) = await queue.listed()
-    _, (message_id,) = await give_all_back(queue)
-    for minutes in (1, 10):
-        queue.advance(minutes * MINUTE)
-        after = await queue.get_one(message_id)
-        for name in ("position", "body", "created_at", "expires_at", "client_id", "headers"):
-            assert getattr(after, name) == getattr(before, name)
-
-
 # Whole claims.
 
 
-async def test_a_whole_claim_is_parked(queue: QueueUnderTest) -> None:
-    message_ids = await queue.post(*"abcd")
+async def test_a_whole_claim_is_parked_once(queue: QueueUnderTest) -> None:
+    first, acked, third, _ = await queue.post(*"abcd")
     claim_id = await queue.claim_id(3)
-    await queue.settle(claim_id, ack(message_ids[1]))
+    await queue.settle(claim_id, ack(acked))
     await queue.release(claim_id, delay=10 * MINUTE)
     assert await queue.is_over(claim_id)
     with pytest.raises(NotFound):
         await queue.renew(claim_id)
     assert await queue.counts() == (1, 2, 0)
-    parked = await queue.get(message_ids[0], message_ids[2])
-    assert [message.parked_until is None for message in parked] == [False, False]
-    queue.advance(9 * MINUTE)
-    assert texts((await queue.claim()).messages) == ["d"]
-    queue.advance(2 * MINUTE)
-    claimed = await queue.claim()
-    assert texts(claimed.messages) == ["a", "c"]
-    assert [message.failure_count for message in claimed.messages] == [0, 0]
-
-
-async def test_releasing_with_a_delay_twice_parks_once(queue: QueueUnderTest) -> None:
-    (message_id,) = await queue.post("a")
-    claim_id = await queue.claim_id()
-    await queue.release(claim_id, delay=10 * MINUTE)
-    before = (await queue.get_one(message_id)).parked_until
+    before = [message.parked_until for message in await queue.get(first, third)]
+    assert None not in before
     queue.advance(5 * MINUTE)
     await queue.release(claim_id, delay=10 * MINUTE)
     await queue.release(claim_id)
-    assert (await queue.get_one(message_id)).parked_until == before
-    queue.advance(6 * MINUTE)
-    second = await queue.claim_id()
+    assert [message.parked_until for message in await queue.get(first, third)] == before
+    queue.advance(4 * MINUTE)
+    assert texts((await queue.claim()).messages) == ["d"]
+    queue.advance(2 * MINUTE)
+    claimed = await queue.claim(ttl=5 * MINUTE)
+    assert texts(claimed.messages) == ["a", "c"]
+    assert [message.failure_count for message in claimed.messages] == [0, 0]
     await queue.release(claim_id, delay=10 * MINUTE)
-    assert await queue.held(second) == ["a"]
-
-
-async def test_releasing_a_lapsed_claim_parks_nothing(queue: QueueUnderTest) -> None:
-    await queue.post("a")
-    claim_id = await queue.claim_id(ttl=5 * MINUTE)
+    assert await queue.held(claimed.claim_id or "") == ["a", "c"]
     queue.advance(6 * MINUTE)
-    await queue.release(claim_id, delay=10 * MINUTE)
-    assert await queue.counts() == (1, 0, 0)
-    (message,) = (await queue.claim()).messages
-    assert message.failure_count == 1
+    await queue.release(claimed.claim_id or "", delay=10 * MINUTE)  # it has lapsed: too late
+    assert await queue.counts() == (2, 0, 1)
+    assert [message.failure_count for message in (await queue.claim()).messages] == [1, 1]

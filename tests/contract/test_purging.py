@@ -40,21 +40,18 @@ async def test_messages_of_every_state_go_with_their_claims_and_no_other_queues(
     assert await queue.bodies() == []
 
 
-async def test_a_readers_marker_survives_a_purge(queue: QueueUnderTest) -> None:
-    await queue.post(*"abc")
+@pytest.mark.parametrize("forget", ["purge", "drop"])
+async def test_a_readers_marker_survives(queue: QueueUnderTest, forget: str) -> None:
+    """Positions never come again: who pages on misses nothing of a queue that is made again."""
+    await getattr(queue, forget)()  # what is not there: no error
+    await queue.post(*map(str, range(10)))
     page = await queue.page()
-    await queue.purge()
-    await queue.post("d")
-    assert texts((await queue.page(after=page.marker)).messages) == ["d"]
-
-
-async def test_dropping_what_is_not_there_is_no_error(queue: QueueUnderTest) -> None:
-    await queue.drop()
-    await queue.purge()
-    await queue.post("a")
-    await queue.drop()
-    await queue.drop()
+    for _ in range(2):
+        await getattr(queue, forget)()
     assert await queue.bodies() == []
+    await queue.post("new")
+    assert (await queue.listed())[0].position > page.messages[-1].position
+    assert texts((await queue.page(after=page.marker)).messages) == ["new"]
 
 
 async def test_what_is_stale_touches_nothing_in_a_queue_made_again(queue: QueueUnderTest) -> None:
@@ -76,15 +73,6 @@ async def test_what_is_stale_touches_nothing_in_a_queue_made_again(queue: QueueU
     queue.advance(9 * MINUTE)
     await queue.sweep()
     assert await queue.counts() == (1, 0, 1)
-
-
-async def test_positions_never_come_again(queue: QueueUnderTest) -> None:
-    """A reader whose queue was dropped and made again pages on and misses nothing."""
-    await queue.post(*map(str, range(10)))
-    last = (await queue.listed())[-1].position
-    await queue.drop()
-    await queue.post("new")
-    assert (await queue.listed())[0].position > last
 
 
 async def test_what_comes_after_a_purge_ends_and_ripens_at_its_own_time(

@@ -62,66 +62,50 @@ def keys(records: Sequence[Record]) -> list[tuple[str, str]]:
 
 
 async def test_a_record_is_read_as_it_was_written(stores: Stores, kind: str) -> None:
-    value = b'{ "b":1.0, "a": [ null, "\\u00e9", "\xc3\xa9" ], "a": "twice" }'
-    written = await stores.management.put_record(kind, "p", "n", value, expected=0)
-    assert written == Record(kind, "p", "n", value, written.version)
-    assert written.version > 0
-    assert await get(stores, kind, "p", "n") == written
-    assert await listed(stores, kind) == [written]
+    largest = json.dumps("x" * (MAX_RECORD - 2)).encode()
+    assert len(largest) == MAX_RECORD
+    for value in (b'{ "b":1.0, "a": [ null, "\\u00e9", "\xc3\xa9" ], "a": "twice" }', largest):
+        assert await get(stores, kind, "p", "n") is None
+        assert await listed(stores, kind) == await listed(stores, kind, "p") == []
+        assert await stores.management.delete_record(kind, "p", "n") is False
+        written = await stores.management.put_record(kind, "p", "n", value, expected=0)
+        assert written == Record(kind, "p", "n", value, written.version)
+        assert written.version > 0
+        assert await get(stores, kind, "p", "n") == written
+        assert await listed(stores, kind) == [written]
+        assert await stores.management.delete_record(kind, "p", "n") is True
 
 
-async def test_what_never_was_is_not_found(stores: Stores, kind: str) -> None:
-    assert await get(stores, kind, "p", "n") is None
-    assert await listed(stores, kind) == []
-    assert await listed(stores, kind, "p") == []
-    assert await stores.management.delete_record(kind, "p", "n") is False
-
-
-async def test_the_largest_value_is_kept(stores: Stores, kind: str) -> None:
-    value = json.dumps("x" * (MAX_RECORD - 2)).encode()
-    assert len(value) == MAX_RECORD
-    written = await stores.management.put_record(kind, "p", "n", value, expected=0)
-    assert await get(stores, kind, "p", "n") == written
-    assert (await listed(stores, kind))[0].value == value
-
-
-async def test_a_record_is_replaced_at_its_version(stores: Stores, kind: str) -> None:
+async def test_a_record_is_replaced_at_its_version_and_at_no_other(
+    stores: Stores, kind: str
+) -> None:
     first = await put(stores, kind, "p", "n", 1, expected=0)
     second = await put(stores, kind, "p", "n", 2, expected=first.version)
-    third = await put(stores, kind, "p", "n", 3, expected=second.version)
+    third = await put(stores, kind, "p", "n", 3)  # who expects nothing writes whatever is there
     assert first.version < second.version < third.version
+    for stale in (0, first.version, third.version + 1, third.version - 1):
+        with pytest.raises(RecordChanged):
+            await put(stores, kind, "p", "n", 4, expected=stale)
+    assert await get(stores, kind, "p", "n") == third
     assert await listed(stores, kind) == [third]
-
-
-async def test_a_record_is_not_replaced_at_another_version(stores: Stores, kind: str) -> None:
-    first = await put(stores, kind, "p", "n", 1, expected=0)
-    second = await put(stores, kind, "p", "n", 2, expected=first.version)
-    for stale in (0, first.version, second.version + 1, second.version - 1):
-        with pytest.raises(RecordChanged):
-            await put(stores, kind, "p", "n", 3, expected=stale)
-    assert await get(stores, kind, "p", "n") == second
-
-
-async def test_a_record_that_is_not_there_is_not_replaced(stores: Stores, kind: str) -> None:
-    first = await put(stores, kind, "p", "n", 1, expected=0)
     await stores.management.delete_record(kind, "p", "n")
-    for stale in (first.version, 1):
+    for stale in (third.version, 1):
         with pytest.raises(RecordChanged):
-            await put(stores, kind, "p", "n", 2, expected=stale)
+            await put(stores, kind, "p", "n", 5, expected=stale)
     assert await get(stores, kind, "p", "n") is None
     assert await listed(stores, kind) == []
 
 
-async def test_who_expects_nothing_writes_whatever_is_there(stores: Stores, kind: str) -> None:
-    first = await put(stores, kind, "p", "n", 1)
-    second = await put(stores, kind, "p", "n", 2)
-    assert second.version > first.version
-    assert await get(stores, kind, "p", "n") == second
-
-
-async def test_a_record_is_deleted(stores: Stores, kind: str) -> None:
-    record = await put(stores, kind, "p", "n")
+async def test_a_record_is_deleted_at_its_version_and_at_no_other(
+    stores: Stores, kind: str
+) -> None:
+    old = await put(stores, kind, "p", "n", 1)
+    record = await put(stores, kind, "p", "n", 2)
     other = await put(stores, kind, "p", "o")
+    for stale in (old.version, record.version + 1):
+        with pytest.raises(RecordChanged):
+            await stores.management.delete_record(kind, "p", "n", expected=stale)
+    assert await listed(stores, kind) == [record, other]
     assert await stores.management.delete_record(kind, "p", "n", expected=record.version) is True
     assert await get(stores, kind, "p", "n") is None
     assert await listed(stores, kind) == [other]
@@ -129,16 +113,6 @@ async def test_a_record_is_deleted(stores: Stores, kind: str) -> None:
         assert not await stores.management.delete_record(kind, "p", "n", expected=expected)
     assert await stores.management.delete_record(kind, "p", "o") is True
     assert await listed(stores, kind) == []
-
-
-async def test_a_record_is_not_deleted_at_another_version(stores: Stores, kind: str) -> None:
-    first = await put(stores, kind, "p", "n", 1)
-    second = await put(stores, kind, "p", "n", 2)
-    for stale in (first.version, second.version + 1):
-        with pytest.raises(RecordChanged):
-            await stores.management.delete_record(kind, "p", "n", expected=stale)
-    assert await get(stores, kind, "p", "n") == second
-    assert await listed(stores, kind) == [second]
 
 
 async def test_versions_grow_over_deletions_and_are_never_used_twice(
@@ -247,29 +221,25 @@ async def test_what_one_process_writes_another_reads(stores: Stores, kind: str) 
 
 
 async def test_an_expired_record_is_gone_at_once(stores: Stores, kind: str) -> None:
+    """As if it were not there, for readers and for writers."""
     later = await put(stores, kind, "p", "z", ttl=HOUR)
-    record = await put(stores, kind, "p", "n", ttl=10 * MINUTE)
-    assert record.expires_at is not None
+    old = await put(stores, kind, "p", "n", ttl=10 * MINUTE)
+    assert old.expires_at is not None
     stays = await put(stores, kind, "p", "o")
     assert stays.expires_at is None
     stores.clock.advance(9 * MINUTE)
-    assert await get(stores, kind, "p", "n") == record
-    assert await listed(stores, kind) == [record, stays, later]
+    assert await get(stores, kind, "p", "n") == old
+    assert await listed(stores, kind) == [old, stays, later]
     stores.clock.advance(2 * MINUTE)
     assert await get(stores, kind, "p", "n") is None
     assert await listed(stores, kind) == [stays, later]
-    for expected in (None, record.version):
+    for expected in (None, old.version):
         assert not await stores.management.delete_record(kind, "p", "n", expected=expected)
-
-
-async def test_an_expired_record_is_as_if_it_were_not_there(stores: Stores, kind: str) -> None:
-    old = await put(stores, kind, "p", "n", 1, ttl=10 * MINUTE)
-    stores.clock.advance(11 * MINUTE)
     with pytest.raises(RecordChanged):
         await put(stores, kind, "p", "n", 2, expected=old.version)
     new = await put(stores, kind, "p", "n", 3, expected=0, ttl=10 * MINUTE)
     assert new.version > old.version
-    assert await listed(stores, kind) == [new]
+    assert await listed(stores, kind) == [new, stays, later]
     stores.clock.advance(11 * MINUTE)
     newest = await put(stores, kind, "p", "n", 4)
     assert newest.version > new.version
@@ -378,24 +348,19 @@ async def test_projects_may_hold_any_character_too(stores: Stores, kind: str) ->
         assert await listed(stores, kind, project, limit=2) == expected
 
 
-async def test_kinds_do_not_leak_into_each_other(stores: Stores, kind: str) -> None:
-    kinds = [kind, f"{kind}s", f"{kind}-x", kind[:-1]]
-    records = [await put(stores, each, "p", "n", each, expected=0) for each in kinds]
-    for each, record in zip(kinds, records, strict=True):
-        assert await get(stores, each, "p", "n") == record
-        assert await listed(stores, each) == [record]
-    assert await stores.management.delete_record(kind, "p", "n")
-    assert [await get(stores, each, "p", "n") for each in kinds] == [None, *records[1:]]
-
-
-async def test_projects_do_not_leak_into_each_other(
+async def test_kinds_and_projects_do_not_leak_into_each_other(
     stores: Stores, kind: str, project: str
 ) -> None:
-    for each in (project, project + "x", project[:-1]):
-        await put(stores, kind, each, "n", each)
-    assert keys(await listed(stores, kind, project)) == [(project, "n")]
+    kinds = [kind, f"{kind}s", f"{kind}-x", kind[:-1]]
+    records = [await put(stores, each, project, "n", each, expected=0) for each in kinds]
+    near = [await put(stores, kind, each, "n", each) for each in (project[:-1], project + "x")]
+    for each, record in zip(kinds, records, strict=True):
+        assert await get(stores, each, project, "n") == record
+        assert await listed(stores, each, project) == [record]
+    assert await listed(stores, kinds[1]) == records[1:2]
     assert await stores.management.delete_record(kind, project, "n")
-    assert keys(await listed(stores, kind)) == [(project[:-1], "n"), (project + "x", "n")]
+    assert [await get(stores, each, project, "n") for each in kinds] == [None, *records[1:]]
+    assert await listed(stores, kind) == near
     assert await listed(stores, kind, project) == []
 
 

@@ -56,74 +56,55 @@ async def test_a_released_message_is_ready_at_once_at_its_own_place(
     assert texts((await queue.claim()).messages) == ["b", "d"]
 
 
-async def test_an_extended_message_outlives_its_claim_mates(queue: QueueUnderTest) -> None:
-    message_ids = await queue.post(*"abc")
+async def test_each_lease_is_its_messages_own_and_can_be_extended_or_cut_short(
+    queue: QueueUnderTest,
+) -> None:
+    """The age and the ttl of the claim are those of when it was made or renewed."""
+    short, _, long = await queue.post(*"abc")
     claim_id = await queue.claim_id(ttl=10 * MINUTE)
-    assert await queue.outcomes(claim_id, extend(message_ids[1], 20 * MINUTE)) == [DONE]
+    queue.advance(MINUTE)
+    settled = await queue.outcomes(claim_id, extend(short, 5 * MINUTE), extend(long, 20 * MINUTE))
+    assert settled == [DONE, DONE]
+    queue.advance(4 * MINUTE)
     assert await queue.held(claim_id) == ["a", "b", "c"]
-    queue.advance(11 * MINUTE)
-    assert await queue.held(claim_id) == ["b"]
+    claim = await queue.get_claim(claim_id)
+    assert claim.ttl_ms == 10 * MINUTE
+    assert 5 * MINUTE <= claim.age_ms < 6 * MINUTE
+    queue.advance(2 * MINUTE)
+    assert await queue.held(claim_id) == ["b", "c"]
+    assert await queue.counts() == (1, 0, 2)
+    queue.advance(4 * MINUTE)
+    assert await queue.held(claim_id) == ["c"]
     assert await queue.counts() == (2, 0, 1)
-    second = await queue.claim(ttl=HOUR)
-    assert texts(second.messages) == ["a", "c"]
-    queue.advance(8 * MINUTE)
-    assert await queue.held(claim_id) == ["b"]
+    assert texts((await queue.claim(ttl=HOUR)).messages) == ["a", "b"]
+    queue.advance(9 * MINUTE)
+    assert await queue.held(claim_id) == ["c"]
     queue.advance(2 * MINUTE)
     assert await queue.is_over(claim_id)
-    assert texts((await queue.claim()).messages) == ["b"]
-
-
-async def test_a_lease_can_be_cut_short(queue: QueueUnderTest) -> None:
-    message_ids = await queue.post(*"ab")
-    claim_id = await queue.claim_id(ttl=30 * MINUTE)
-    assert await queue.outcomes(claim_id, extend(message_ids[0], 5 * MINUTE)) == [DONE]
-    queue.advance(4 * MINUTE)
-    assert await queue.held(claim_id) == ["a", "b"]
-    queue.advance(2 * MINUTE)
-    assert await queue.held(claim_id) == ["b"]
-    assert await queue.counts() == (1, 0, 1)
-    assert texts((await queue.claim()).messages) == ["a"]
+    assert texts((await queue.claim()).messages) == ["c"]
 
 
 async def test_an_extended_message_does_not_expire_under_its_lease(queue: QueueUnderTest) -> None:
-    message_ids = await queue.post(*"ab", ttl=10 * MINUTE)
+    """And a ttl that lasts is not raised."""
+    short, _ = await queue.post(*"ab", ttl=10 * MINUTE)
+    (lasting,) = await queue.post("c", ttl=HOUR)
+    before = await queue.get_one(lasting)
     claim_id = await queue.claim_id(ttl=5 * MINUTE)
-    assert await queue.outcomes(
-        claim_id, extend(message_ids[0], 30 * MINUTE, grace=10 * MINUTE)
-    ) == [DONE]
-    message = await queue.get_one(message_ids[0])
-    assert message.ttl_ms == 40 * MINUTE
-    assert abs(message.expires_at - message.now - 40 * MINUTE) < MINUTE
-    assert (await queue.get_one(message_ids[1])).ttl_ms == 10 * MINUTE
+    extensions = [extend(one, 30 * MINUTE, grace=10 * MINUTE) for one in (short, lasting)]
+    assert await queue.outcomes(claim_id, *extensions) == [DONE, DONE]
+    extended, untouched, after = await queue.listed()
+    assert extended.ttl_ms == 40 * MINUTE
+    assert abs(extended.expires_at - extended.now - 40 * MINUTE) < MINUTE
+    assert untouched.ttl_ms == 10 * MINUTE
+    assert (after.ttl_ms, after.expires_at) == (before.ttl_ms, before.expires_at)
+    assert (after.claim_count, after.failure_count) == (1, 0)
+    await queue.delete(lasting)
     queue.advance(29 * MINUTE)
     assert await queue.held(claim_id) == ["a"]
     queue.advance(10 * MINUTE)
     assert await queue.bodies() == ["a"]
     queue.advance(2 * MINUTE)
     assert await queue.bodies() == []
-
-
-async def test_extending_raises_no_ttl_that_lasts(queue: QueueUnderTest) -> None:
-    (message_id,) = await queue.post("a", ttl=HOUR)
-    before = await queue.get_one(message_id)
-    claim_id = await queue.claim_id(ttl=5 * MINUTE)
-    await queue.outcomes(claim_id, extend(message_id, 50 * MINUTE, grace=30 * MINUTE))
-    after = await queue.get_one(message_id)
-    assert (after.ttl_ms, after.expires_at) == (before.ttl_ms, before.expires_at)
-    assert (after.claim_count, after.failure_count) == (1, 0)
-
-
-async def test_extending_changes_neither_the_age_nor_the_ttl_of_the_claim(
-    queue: QueueUnderTest,
-) -> None:
-    """They tell of the claim when it was made or renewed; each lease is its message's own."""
-    (message_id,) = await queue.post("a")
-    claim_id = await queue.claim_id(ttl=10 * MINUTE)
-    queue.advance(5 * MINUTE)
-    await queue.outcomes(claim_id, extend(message_id, 30 * MINUTE))
-    claim = await queue.get_claim(claim_id)
-    assert claim.ttl_ms == 10 * MINUTE
-    assert 5 * MINUTE <= claim.age_ms < 6 * MINUTE
 
 
 async def test_nothing_is_rejected_where_there_is_no_place_for_it(queue: QueueUnderTest) -> None:
@@ -190,34 +171,22 @@ async def test_a_claim_ends_with_its_last_message(
         await queue.release(claim_id)
 
 
-async def test_renewing_renews_every_lease(queue: QueueUnderTest) -> None:
-    message_ids = await queue.post(*"abc")
+async def test_renewing_renews_every_lease_but_one_that_has_lapsed(queue: QueueUnderTest) -> None:
+    lapsed, short, long, _ = await queue.post(*"abcd")
     claim_id = await queue.claim_id(ttl=10 * MINUTE)
     await queue.outcomes(
-        claim_id, extend(message_ids[0], 2 * MINUTE), extend(message_ids[1], 40 * MINUTE)
+        claim_id, extend(lapsed, MINUTE), extend(short, 3 * MINUTE), extend(long, 40 * MINUTE)
     )
-    queue.advance(MINUTE)
+    queue.advance(2 * MINUTE)
     await queue.renew(claim_id, ttl=20 * MINUTE)
+    assert await queue.counts() == (1, 0, 3)
+    assert texts((await queue.claim(ttl=HOUR)).messages) == ["a"]
     queue.advance(19 * MINUTE)
-    assert await queue.held(claim_id) == ["a", "b", "c"]
-    claim = await queue.get_claim(claim_id)
-    assert claim.ttl_ms == 20 * MINUTE
+    assert await queue.held(claim_id) == ["b", "c", "d"]
+    assert (await queue.get_claim(claim_id)).ttl_ms == 20 * MINUTE
     queue.advance(2 * MINUTE)
     assert await queue.is_over(claim_id)
-    assert await queue.counts() == (3, 0, 0)
-
-
-async def test_renewing_does_not_bring_back_a_lease_that_has_lapsed(
-    queue: QueueUnderTest,
-) -> None:
-    message_ids = await queue.post(*"ab")
-    claim_id = await queue.claim_id(ttl=10 * MINUTE)
-    await queue.outcomes(claim_id, extend(message_ids[1], 30 * MINUTE))
-    queue.advance(11 * MINUTE)
-    await queue.renew(claim_id, ttl=HOUR)
-    assert await queue.held(claim_id) == ["b"]
-    assert await queue.counts() == (1, 0, 1)
-    assert texts((await queue.claim()).messages) == ["a"]
+    assert await queue.counts() == (3, 0, 1)
 
 
 async def test_releasing_a_claim_frees_only_what_it_still_holds(queue: QueueUnderTest) -> None:
@@ -232,20 +201,20 @@ async def test_releasing_a_claim_frees_only_what_it_still_holds(queue: QueueUnde
     assert texts((await queue.claim()).messages) == ["c", "d"]
 
 
-async def test_a_delete_with_the_claim_takes_only_what_it_still_holds(
-    queue: QueueUnderTest,
-) -> None:
-    message_ids = await queue.post(*"abc")
+async def test_a_claim_takes_only_what_it_still_holds(queue: QueueUnderTest) -> None:
+    """Whether it deletes or settles: a lapsed lease gives no right while its claim lives on."""
+    released, extended, lapsed, acked = await queue.post(*"abcd")
     claim_id = await queue.claim_id(ttl=10 * MINUTE)
-    await queue.outcomes(claim_id, give_back(message_ids[0]), extend(message_ids[1], 30 * MINUTE))
-    assert await queue.delete(message_ids[0], claims=[claim_id]) == [
-        Refusal(message_ids[0], RefusalReason.NOT_CLAIMED)
-    ]
+    await queue.outcomes(
+        claim_id, give_back(released), extend(extended, 30 * MINUTE), extend(acked, 30 * MINUTE)
+    )
     queue.advance(11 * MINUTE)
-    assert await queue.delete(message_ids[2], claims=[claim_id]) == [
-        Refusal(message_ids[2], RefusalReason.NOT_CLAIMED)
-    ]
-    assert not await queue.delete(message_ids[1], claims=[claim_id])
+    for message_id in (released, lapsed):
+        assert await queue.delete(message_id, claims=[claim_id]) == [
+            Refusal(message_id, RefusalReason.NOT_CLAIMED)
+        ]
+    assert await queue.outcomes(claim_id, ack(lapsed), ack(acked)) == [LAPSED, DONE]
+    assert not await queue.delete(extended, claims=[claim_id])
     assert await queue.bodies() == ["a", "c"]
 
 
@@ -270,32 +239,26 @@ async def test_a_lapsed_message_that_is_deleted_leaves_its_claim_to_the_others(
 # The same word again, another word, and a word that comes too late.
 
 
-async def test_the_same_release_again_is_done_and_changes_nothing(queue: QueueUnderTest) -> None:
-    message_ids = await queue.post(*"ab")
-    claim_id = await queue.claim_id()
-    assert await queue.outcomes(claim_id, fail(message_ids[0], reason="first")) == [DONE]
-    for again in (
-        fail(message_ids[0], reason="second"),
-        give_back(message_ids[0]),
-        fail(message_ids[0], 10 * MINUTE),
-    ):
-        assert await queue.outcomes(claim_id, again) == [DONE]
-    message = await queue.get_one(message_ids[0], details=True)
-    assert (message.failure_count, message.parked_until) == (1, None)
-    assert [attempt.reason for attempt in message.attempts] == ["first"]
-    assert await queue.counts() == (1, 0, 1)
-
-
-async def test_the_same_release_again_does_not_lengthen_the_delay(queue: QueueUnderTest) -> None:
+@pytest.mark.parametrize("delay", [None, 10 * MINUTE])
+async def test_the_same_release_again_is_done_and_changes_nothing(
+    queue: QueueUnderTest, delay: int | None
+) -> None:
     (message_id,) = await queue.post("a")
     claim_id = await queue.claim_id()
-    await queue.outcomes(claim_id, give_back(message_id, 10 * MINUTE))
-    before = (await queue.get_one(message_id)).parked_until
+    assert await queue.outcomes(claim_id, fail(message_id, delay, reason="first")) == [DONE]
+    before = await queue.get_one(message_id, details=True)
     queue.advance(5 * MINUTE)
-    for again in (give_back(message_id, 10 * MINUTE), give_back(message_id), fail(message_id)):
+    for again in (
+        fail(message_id, reason="second"),
+        give_back(message_id),
+        fail(message_id, 10 * MINUTE),
+        give_back(message_id, 10 * MINUTE),
+    ):
         assert await queue.outcomes(claim_id, again) == [DONE]
-    message = await queue.get_one(message_id)
-    assert (message.parked_until, message.failure_count) == (before, 0)
+    after = await queue.get_one(message_id, details=True)
+    assert (after.failure_count, after.parked_until) == (1, before.parked_until)
+    assert [attempt.reason for attempt in after.attempts] == ["first"]
+    assert await queue.counts() == ((0, 1, 0) if delay else (1, 0, 0))
     queue.advance(6 * MINUTE)
     # The claim has long ended, and the message waits for nothing any more.
     assert await queue.outcomes(claim_id, give_back(message_id, 10 * MINUTE)) == [DONE]
@@ -305,27 +268,22 @@ async def test_the_same_release_again_does_not_lengthen_the_delay(queue: QueueUn
 async def test_another_act_after_a_release_comes_too_late(
     queue: QueueUnderTest, other: QueueUnderTest
 ) -> None:
-    for release in (give_back, fail, lambda each: give_back(each, 30 * MINUTE)):
+    """Also after one of the whole claim, which is a release of each message."""
+    for release in (give_back, fail, lambda each: give_back(each, 30 * MINUTE), None):
         await queue.purge()
         message_ids = await queue.post(*"ab")
         claim_id = await queue.claim_id()
-        await queue.outcomes(claim_id, release(message_ids[0]))
+        if release is None:
+            await queue.release(claim_id)
+        else:
+            await queue.outcomes(claim_id, release(message_ids[0]))
         before = await queue.counts()
         for late in (ack(message_ids[0]), extend(message_ids[0], HOUR), bury(message_ids[0])):
             assert await queue.outcomes(claim_id, late, retries=letters_to(other)) == [LAPSED]
+        assert await queue.outcomes(claim_id, give_back(message_ids[0])) == [DONE]
         assert await queue.counts() == before
         assert await queue.bodies() == ["a", "b"]
         assert await other.bodies() == []
-
-
-async def test_a_release_of_the_claim_is_a_release_of_each_message(queue: QueueUnderTest) -> None:
-    (message_id,) = await queue.post("a")
-    claim_id = await queue.claim_id()
-    await queue.release(claim_id)
-    assert await queue.outcomes(
-        claim_id, ack(message_id), give_back(message_id), extend(message_id, HOUR)
-    ) == [LAPSED, DONE, LAPSED]
-    assert await queue.counts() == (1, 0, 0)
 
 
 async def test_what_is_not_in_the_queue_is_not_found(
@@ -372,20 +330,6 @@ async def test_a_lapsed_lease_gives_no_right_any_more(
         assert await queue.outcomes(claim_id, *late, retries=letters_to(other)) == [LAPSED] * 4
         assert await queue.counts() == (1, 0, 0)
     assert (await queue.claim()).messages[0].failure_count == 1
-
-
-async def test_a_lapsed_lease_gives_no_right_while_its_claim_lives_on(
-    queue: QueueUnderTest,
-) -> None:
-    message_ids = await queue.post(*"ab")
-    claim_id = await queue.claim_id(ttl=5 * MINUTE)
-    await queue.outcomes(claim_id, extend(message_ids[1], HOUR))
-    queue.advance(6 * MINUTE)
-    assert await queue.outcomes(claim_id, ack(message_ids[0]), ack(message_ids[1])) == [
-        LAPSED,
-        DONE,
-    ]
-    assert await queue.bodies() == ["a"]
 
 
 async def test_what_another_claim_holds_is_left_to_it(

@@ -1,6 +1,7 @@
 """Batches of any size that a post may have: nothing is lost where a driver works in chunks."""
 
 import os
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -67,12 +68,41 @@ async def claim_all(
             return found, claims
 
 
-async def test_a_batch_is_stored_and_listed_whole(queue: QueueUnderTest, size: int) -> None:
+async def test_a_batch_stays_whole_through_all_its_life(
+    queue: QueueUnderTest, other: QueueUnderTest, size: int
+) -> None:
+    """Listed, claimed, settled, claimed again, dead, moved back, and acknowledged in the end."""
+    other = other.at(queue.stores)
     posted = await queue.post(*batch(size))
     assert len(set(posted)) == size
     assert await queue.counts() == (size, 0, 0)
     assert ids(await queue.listed(limit=AT_ONCE)) == posted
     assert sorted(ids(await queue.get(*posted))) == posted
+    found, claims = await claim_all(queue)
+    assert found == posted
+    assert await queue.counts() == (0, 0, size)
+    for claim_id in claims:
+        held = ids((await queue.get_claim(claim_id)).messages)
+        acts = [Settlement(one, Act.RELEASE, failed=True, reason="r") for one in held]
+        assert set(await queue.outcomes(claim_id, *acts)) == {Outcome.DONE}
+    assert await queue.counts() == (size, 0, 0)
+    found, claims = await claim_all(queue)
+    for claim_id in claims:
+        await queue.release(claim_id)
+    handed_out, _ = await claim_all(queue, other.as_dead_letter_queue(2))
+    assert (found, handed_out) == (posted, [])
+    assert await queue.counts() == (0, 0, 0)
+    assert ids(await other.listed(limit=AT_ONCE)) == posted
+    for first in range(0, size, AT_ONCE):
+        part = posted[first : first + AT_ONCE]
+        assert set(await other.move(queue, *part)) == {Outcome.DONE}
+    assert await other.counts() == (0, 0, 0)
+    await queue.arrived(posted, size)
+    assert await queue.counts() == (size, 0, 0)
+    found, claims = await claim_all(queue)
+    assert sorted(found) == sorted(posted)
+    assert not await queue.delete(*posted, claims=claims)
+    assert await queue.counts() == (0, 0, 0)
 
 
 async def test_a_batch_with_keys_is_stored_once(queue: QueueUnderTest, size: int) -> None:
@@ -115,46 +145,63 @@ async def test_a_key_that_was_used_for_another_message_refuses_the_batch(
     assert await queue.post("other", batch_key="batch")  # the batch's key was not kept
 
 
-async def test_a_batch_is_claimed_and_acknowledged_whole(queue: QueueUnderTest, size: int) -> None:
-    posted = await queue.post(*batch(size))
-    found, claims = await claim_all(queue)
-    assert found == posted
-    assert await queue.counts() == (0, 0, size)
-    assert not await queue.delete(*posted, claims=claims)
-    assert await queue.counts() == (0, 0, 0)
-
-
-async def test_a_batch_is_popped_whole(queue: QueueUnderTest, size: int) -> None:
-    posted = await queue.post(*batch(size))
+async def pop_all(queue: QueueUnderTest, posted: list[str]) -> None:
     popped: list[str] = []
     while messages := (await queue.pop(AT_ONCE)).messages:
         popped += ids(messages)
     assert popped == posted
-    assert await queue.counts() == (0, 0, 0)
 
 
-async def test_a_batch_is_deleted_at_once(queue: QueueUnderTest, size: int) -> None:
-    posted = await queue.post(*batch(size), "stays")
-    assert not await queue.delete(*posted[:-1])
-    assert await queue.bodies() == ["stays"]
+async def delete_all(queue: QueueUnderTest, posted: list[str]) -> None:
+    assert not await queue.delete(*posted)
 
 
-async def test_a_batch_is_purged(queue: QueueUnderTest, size: int) -> None:
-    posted = await queue.post(*batch(size))
+async def claim_some_and_purge(queue: QueueUnderTest, _: list[str]) -> None:
     await queue.claim(AT_ONCE)
     await queue.purge()
-    assert await queue.counts() == (0, 0, 0)
+
+
+async def let_expire(queue: QueueUnderTest, _: list[str]) -> None:
+    queue.advance(11 * MINUTE)
+
+
+@pytest.mark.parametrize("end", [pop_all, delete_all, claim_some_and_purge, let_expire])
+async def test_a_batch_goes_whole(
+    queue: QueueUnderTest,
+    size: int,
+    end: Callable[[QueueUnderTest, list[str]], Awaitable[None]],
+) -> None:
+    takes_all = end in {pop_all, claim_some_and_purge}
+    posted = await queue.post(*batch(size, ttl=10 * MINUTE))
+    if not takes_all:
+        await queue.post("stays")
+    await end(queue, posted)
     assert not await queue.get(*posted)
-    await queue.post("new")
-    assert await queue.bodies() == ["new"]
+    if takes_all:
+        await queue.post("stays")
+    assert await queue.bodies() == ["stays"]  # a list steps over what has expired
+    assert await queue.counts() == (1, 0, 0)
+    await queue.sweep()
+    assert await queue.bodies() == ["stays"]
+    assert await queue.counts() == (1, 0, 0)
 
 
-async def test_a_batch_that_waits_comes_due_whole(queue: QueueUnderTest, size: int) -> None:
+async def test_a_batch_that_waits_comes_due_whole_and_can_be_changed_and_cancelled(
+    queue: QueueUnderTest, size: int
+) -> None:
     posted = await queue.post(*batch(size, delay=10 * MINUTE))
     assert await queue.counts() == (0, size, 0)
     queue.advance(11 * MINUTE)
-    found, _ = await claim_all(queue)
+    found, claims = await claim_all(queue)
     assert found == posted
+    assert not await queue.delete(*posted, claims=claims)
+    posted = await queue.post(*batch(size, delay=10 * MINUTE))
+    await queue.edit(posted[0], "changed")
+    assert not await queue.delete(*posted[1:])
+    assert await queue.counts() == (0, 1, 0)
+    queue.advance(11 * MINUTE)
+    found, _ = await claim_all(queue)
+    assert found == posted[:1]
 
 
 async def test_a_batch_that_waits_is_exposed_whole(queue: QueueUnderTest, size: int) -> None:
@@ -167,70 +214,6 @@ async def test_a_batch_that_waits_is_exposed_whole(queue: QueueUnderTest, size: 
     assert exposed == size
     assert await queue.counts() == (size, 0, 0)
     assert ids(await queue.listed(limit=AT_ONCE)) == posted
-
-
-async def test_what_waits_of_a_batch_can_be_changed_and_cancelled(
-    queue: QueueUnderTest, size: int
-) -> None:
-    posted = await queue.post(*batch(size, delay=10 * MINUTE))
-    await queue.edit(posted[0], "changed")
-    assert not await queue.delete(*posted[1:])
-    assert await queue.counts() == (0, 1, 0)
-    queue.advance(11 * MINUTE)
-    found, _ = await claim_all(queue)
-    assert found == posted[:1]
-
-
-async def test_a_batch_expires_whole(queue: QueueUnderTest, size: int) -> None:
-    posted = await queue.post(*batch(size, ttl=10 * MINUTE), "stays")
-    queue.advance(11 * MINUTE)
-    assert not await queue.get(*posted[:-1])
-    assert await queue.bodies() == ["stays"]
-    await queue.sweep()
-    assert await queue.counts() == (1, 0, 0)
-
-
-async def test_a_batch_becomes_dead_letters_whole(
-    queue: QueueUnderTest, other: QueueUnderTest, size: int
-) -> None:
-    other = other.at(queue.stores)
-    posted = await queue.post(*batch(size))
-    found, claims = await claim_all(queue)
-    for claim_id in claims:
-        await queue.release(claim_id)
-    handed_out, _ = await claim_all(queue, other.as_dead_letter_queue(1))
-    assert (found, handed_out) == (posted, [])
-    assert await queue.counts() == (0, 0, 0)
-    assert ids(await other.listed(limit=AT_ONCE)) == posted
-
-
-async def test_a_batch_is_moved_whole(
-    queue: QueueUnderTest, other: QueueUnderTest, size: int
-) -> None:
-    other = other.at(queue.stores)
-    posted = await queue.post(*batch(size))
-    for first in range(0, size, AT_ONCE):
-        part = posted[first : first + AT_ONCE]
-        assert set(await queue.move(other, *part)) == {Outcome.DONE}
-    assert await queue.counts() == (0, 0, 0)
-    await other.arrived(posted, size)
-    assert await other.counts() == (size, 0, 0)
-    found, _ = await claim_all(other)
-    assert sorted(found) == sorted(posted)
-
-
-async def test_a_batch_is_settled_whole(queue: QueueUnderTest, size: int) -> None:
-    posted = await queue.post(*batch(size))
-    found, claims = await claim_all(queue)
-    assert found == posted
-    settled = 0
-    for claim_id in claims:
-        held = ids((await queue.get_claim(claim_id)).messages)
-        acts = [Settlement(one, Act.RELEASE, failed=True, reason="r") for one in held]
-        assert set(await queue.outcomes(claim_id, *acts)) == {Outcome.DONE}
-        settled += len(held)
-    assert settled == size
-    assert await queue.counts() == (size, 0, 0)
 
 
 async def test_a_page_a_claim_and_a_pop_end_with_so_many_bytes(

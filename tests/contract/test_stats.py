@@ -10,12 +10,21 @@ from zaqar_lite.storage.base import MAX_EXAMINED
 pytestmark = pytest.mark.anyio
 
 
-async def test_an_empty_queue_counts_nothing(queue: QueueUnderTest) -> None:
+async def test_counts_follow_the_time_without_a_sweep(queue: QueueUnderTest) -> None:
     stats = await queue.stats()
     assert (stats.ready, stats.delayed, stats.claimed, stats.total) == (0, 0, 0, 0)
-    assert stats.bytes == 0
-    assert stats.oldest is None
-    assert stats.newest is None
+    assert (stats.bytes, stats.oldest, stats.newest) == (0, None, None)
+    await queue.post("claimed", ttl=60 * MINUTE)
+    await queue.claim(ttl=10 * MINUTE)
+    await queue.post("delayed", ttl=60 * MINUTE, delay=20 * MINUTE)
+    await queue.post("ready", ttl=30 * MINUTE)
+    assert await queue.counts() == (1, 1, 1)
+    for minutes, counts in ((11, (2, 1, 0)), (10, (3, 0, 0)), (10, (2, 0, 0)), (30, (0, 0, 0))):
+        queue.advance(minutes * MINUTE)
+        assert await queue.counts() == counts
+    assert (await queue.claim(mode=DelayMode.HONOUR)).claim_id is None
+    await queue.sweep()
+    assert await queue.counts() == (0, 0, 0)
 
 
 async def test_it_tells_since_when_something_has_been_ready(queue: QueueUnderTest) -> None:
@@ -83,25 +92,6 @@ async def test_the_oldest_message_tells_whether_there_are_dead_letters(
     await queue.post("delayed", delay=10 * MINUTE)
     await queue.claim(1, dead_letter=other.as_dead_letter_queue(1))
     assert await shown() == [(1, 1, 1, True, False), (1, 0, 0, True, True)]
-
-
-async def test_counts_follow_the_time_without_a_sweep(queue: QueueUnderTest) -> None:
-    await queue.post("claimed", ttl=60 * MINUTE)
-    await queue.claim(ttl=10 * MINUTE)
-    await queue.post("delayed", ttl=60 * MINUTE, delay=20 * MINUTE)
-    await queue.post("ready", ttl=30 * MINUTE)
-    assert await queue.counts() == (1, 1, 1)
-    queue.advance(11 * MINUTE)
-    assert await queue.counts() == (2, 1, 0)
-    queue.advance(10 * MINUTE)
-    assert await queue.counts() == (3, 0, 0)
-    queue.advance(10 * MINUTE)
-    assert await queue.counts() == (2, 0, 0)
-    queue.advance(30 * MINUTE)
-    assert await queue.counts() == (0, 0, 0)
-    assert (await queue.claim(mode=DelayMode.HONOUR)).claim_id is None
-    await queue.sweep()
-    assert await queue.counts() == (0, 0, 0)
 
 
 async def test_ten_thousand_lapsed_leases_are_counted_as_ready(queue: QueueUnderTest) -> None:
