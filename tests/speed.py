@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.server import ServerProcess
-from tests.services.process import Process, free_port, wait_until
+from tests.services.process import Process, free_port, listens, wait_until
 
 SCENARIOS = ("post1", "get1", "claim1", "post20", "list20", "claim20", "cycle")
 Message = MutableMapping[str, Any]
@@ -71,18 +71,8 @@ def start_echo() -> tuple[Process, str]:
         cwd=Path(__file__).parents[1],
     )
     process.start()
-    wait_until(lambda: _accepts(port), [process], timeout=20)
+    wait_until(lambda: listens(port), [process], timeout=20)
     return process, f"http://127.0.0.1:{port}"
-
-
-def _accepts(port: int) -> bool:
-    import socket  # noqa: PLC0415 - only here
-
-    try:
-        socket.create_connection(("127.0.0.1", port), 0.2).close()
-    except OSError:
-        return False
-    return True
 
 
 def main() -> None:
