@@ -158,8 +158,10 @@ def test_a_worker_that_can_not_start_now_is_tried_again_and_ends_no_other(
     with server.start(ready=None):
         server.wait_for(lambda: len(server.workers()) == 2 and "listening on" in server.log())
         good = cert.read_bytes()
-        cert.write_bytes(b"half")
         dead, other = server.workers()
+        os.kill(dead, signal.SIGSTOP)
+        assert subject(server.port) == "first", "the other one has read its files and serves"
+        cert.write_bytes(b"half")
         os.kill(dead, signal.SIGKILL)
         server.wait_for(lambda: len(lines(server, "takes its place")) > 1)
         assert lines(server, "tls_cert")
