@@ -69,7 +69,7 @@ def test_a_store_that_does_not_answer_yet_is_waited_for(workers: str) -> None:
             answer = http.request(method, path)
             assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1"), path
         assert http.head("/v2/ping").status_code == 204
-        for path in ("/v2/", "/livez"):
+        for path in ("/v2/", "/v2", "/livez"):
             assert http.get(path).status_code == 200
         assert http.get("/").status_code == 300
         wait_until(lambda: len(lines(server, WAITS)) == int(workers), [])

@@ -86,6 +86,11 @@ async def test_a_dry_run_tells_what_is_meant(api: Api, choice: Any, count: int) 
     assert len(await api.bodies("letters")) == 2
 
 
+async def test_of_an_empty_queue_nothing_is_refused(api: Api) -> None:
+    job = await run(api, f"{LETTERS}/redrives", {"filter": {}})
+    assert (job["state"], job["examined"], job["refused"]) == ("completed", 0, {})
+
+
 async def test_few_ids_are_put_back_at_once(api: Api) -> None:
     first, second, third = await let_die(api, 1, 2, 3)
     await api.call("POST", f"{LETTERS}/claims?limit=1")

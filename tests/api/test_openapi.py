@@ -46,6 +46,8 @@ async def test_documents_every_route_and_no_other(api: Api) -> None:
         methods = {method for method, where in documented if where == path}
         assert set(options.headers["allow"].split(", ")) == methods | {"OPTIONS"}, path
     assert document["paths"]["/v2/queues"]["get"]["x-policy-rule"] == "queues:get_all"
+    answers = document["paths"]["/v2/queues/{queue_name}"]["delete"]["responses"]
+    assert ("content" in answers["204"], "content" in answers["400"]) == (False, True)
 
 
 async def test_a_body_is_too_large_only_where_one_is_taken(api: Api) -> None:

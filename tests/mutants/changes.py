@@ -138,6 +138,8 @@ def _running(node: ast.AST) -> Iterator[ast.AST]:
     for name, value in ast.iter_fields(node):
         if name in {"annotation", "returns"}:
             continue
+        if name == "decorator_list" and isinstance(node, ast.ClassDef):  # options of a dataclass
+            continue
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.AST) and not _is_unseen(child):
                 yield child

@@ -1,16 +1,16 @@
 """Which tests cover a change: those that were recorded entering its function.
 
 `python -m tests.mutants --record` runs the tests once with `tests.mutants.recording`. A change in
-no function (a constant, a field) is covered by the tests that enter the file, or else those that
-enter the files that import it; one of the Lua library by the tests that run an operation of it.
+no function (a constant, a field) is covered by the tests that enter a function which uses its name,
+anywhere in the package; one of the Lua library by the tests that run an operation of it.
 """
 
 import ast
 import json
-import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 from tests.mutants.changes import Change
@@ -20,10 +20,12 @@ DRIVERS = "memory,opendata-slatedb,redis"
 _ELSEWHERE = ("zaqar_lite/storage/mongodb/", "zaqar_lite/storage/swift/")
 """Who enters these starts a server that takes long to start, and repeats what others test."""
 _NEAREST = 5
-"""Files of tests that are tried first; the others follow when all of those pass."""
-_FARTHER = 150
+"""Files of tests that are tried first: those named like the module, or that enter little else."""
+_FARTHER = 300
 """Tests of other files; where a function is entered by more, these are as many as notice it."""
-_SLOW, _SLOWEST = 1.0, 8
+_MANY = 50
+"""Functions that use a name: beyond these, it is taken for a word that others use too."""
+_SLOW, _SLOWEST = 2.0, 12
 """Seconds of a test that is tried last, and how many of those are."""
 
 
@@ -64,7 +66,15 @@ RECORDINGS = (
     Recording("rules", "memory", ("tests/domain", "tests/service", "tests/push")),
     Recording("sql", "memory", ("tests/contract", "tests/drivers/sql")),
     Recording(
-        "api", "memory", ("tests/api", "tests/sqs", "tests/ui/test_page.py", "tests/test_docs.py")
+        "api",
+        "memory",
+        (
+            "tests/api",
+            "tests/sqs",
+            "tests/ui/test_page.py",
+            "tests/test_docs.py",
+            "tests/test_settings.py",
+        ),
     ),
     Recording("redis", "redis", ("tests/contract",)),
     Recording("opendata", "opendata-slatedb", ("tests/contract",)),
@@ -108,19 +118,20 @@ class Covering:
         """The tests that may notice a change: of the nearest files, of others, and slow ones."""
         found = self._covering(change)
         entering = {test.name for test in found}
-        far: dict[str, tuple[float, float, str]] = {}
+        far: dict[str, tuple[bool, float, float, str]] = {}
         for file in {test.file for test in found}:
             of_file = self._of_file[file]
             share = sum(test.name in entering for test in of_file) / len(of_file)
             entered = sum(len(test.functions) for test in of_file) / len(of_file)
-            far[file] = (-share, entered, file)
+            far[file] = (Path(change.path).stem not in file, -share, entered, file)
         nearest = set(sorted(far, key=far.__getitem__)[:_NEAREST])
         ordered = _spread(found)
         quick = [test for test in ordered if test.seconds < _SLOW]
+        slow = [test for test in ordered if test.seconds >= _SLOW]
         stages = (
             [test for test in quick if test.file in nearest],
             [test for test in quick if test.file not in nearest][:_FARTHER],
-            [test for test in ordered if test.seconds >= _SLOW][:_SLOWEST],
+            sorted(slow, key=lambda test: test.file not in nearest)[:_SLOWEST],
         )
         return [stage for stage in stages if stage]
 
@@ -131,21 +142,17 @@ class Covering:
             files.setdefault(test.file, []).append(test)
         return files
 
-    @cached_property
-    def _files_entered(self) -> dict[str, frozenset[str]]:
-        return {
-            test.name: frozenset(name.partition(" ")[0] for name in test.functions)
-            for test in self._tests
-        }
-
     def _covering(self, change: Change) -> list[Test]:
         if change.path.endswith(".lua"):
             return [t for t in self._tests if any(f.startswith("operation ") for f in t.functions)]
-        function = f"{change.path} {enclosing(change)}"
-        found = [test for test in self._tests if function in test.functions]
-        for files in ({change.path}, _importing(change.path)):
-            found = found or [t for t in self._tests if self._files_entered[t.name] & files]
-        return found
+        scope = enclosing(change)
+        functions = {f"{change.path} {scope}"} if scope else using(change)
+        found = [test for test in self._tests if functions & test.functions]
+        return found or [
+            test
+            for test in self._tests
+            if any(name.startswith(f"{change.path} ") for name in test.functions)
+        ]
 
 
 def _spread(tests: Sequence[Test]) -> list[Test]:
@@ -191,15 +198,79 @@ def _around(scope: _Scope, line: int) -> bool:
     return first <= line <= (scope.end_lineno or first)
 
 
-def _importing(path: str) -> set[str]:
-    """The files of the package that import a module."""
-    module = ".".join(Path(path).with_suffix("").parts).removesuffix(".__init__")
-    parent, _, name = module.rpartition(".")
-    wanted = re.compile(
-        rf"from {re.escape(module)} import|from {re.escape(parent)} import .*\b{name}\b"
-    )
+def using(change: Change) -> set[str]:
+    """The functions that use what is bound around a change, or what is made of that.
+
+    Of a field whose name many use, those that use its class.
+    """
+    users, made_of = _uses()
+    names: set[str] = set()
+    for statement, owner in _outside(ast.parse((ROOT / change.path).read_bytes()), change.path):
+        if statement.lineno <= change.line <= (statement.end_lineno or 0):
+            names = _names([statement], change.path, ast.Store)
+            if owner and not 0 < sum(len(users[name]) for name in names) < _MANY:
+                names = {owner}
+    found: set[str] = set()
+    seen: set[str] = set()
+    while names:
+        more = {user for name in names for user in users[name]}
+        if found and len(found | more) > _MANY:
+            break
+        found |= more
+        seen |= names
+        names = {made for name in names for made in made_of[name]} - seen
+    return found
+
+
+@cache
+def _uses() -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+    """The functions that use each name, and the constants and classes that are made of it."""
+    users, made_of = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
+    for file in (ROOT / "zaqar_lite").rglob("*.py"):
+        path, source = str(file.relative_to(ROOT)), ast.parse(file.read_bytes())
+        for function, node in _functions(source):
+            owner = _name(function.partition(".")[0], path)
+            for name in {owner, *_names([node], path, ast.Load)}:
+                users[name].add(f"{path} {function}")
+        for statement, owner in _outside(source, path):
+            parts: list[ast.AST] = [statement]
+            if isinstance(statement, ast.ClassDef):
+                parts = [*statement.bases, *statement.keywords]
+            for name in _names(parts, path, ast.Load):
+                made_of[name] |= {owner} if owner else _names(parts, path, ast.Store)
+    return users, made_of
+
+
+def _functions(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+    for scope in _scopes(node):
+        if isinstance(scope, ast.ClassDef):
+            yield from ((f"{scope.name}.{name}", inner) for name, inner in _functions(scope))
+        else:
+            yield scope.name, scope
+
+
+def _outside(node: ast.AST, path: str, owner: str = "") -> Iterator[tuple[ast.stmt, str]]:
+    """The classes and assignments in no function, with the class that they are or belong to."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ClassDef):
+            yield child, _name(child.name, path)
+            yield from _outside(child, path, _name(child.name, path))
+        elif isinstance(child, ast.Assign | ast.AnnAssign | ast.AugAssign):
+            yield child, owner
+        elif not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _outside(child, path, owner)
+
+
+def _names(nodes: Sequence[ast.AST], path: str, kind: type[ast.Load | ast.Store]) -> set[str]:
+    """The names that are read or bound."""
     return {
-        str(file.relative_to(ROOT))
-        for file in (ROOT / "zaqar_lite").rglob("*.py")
-        if wanted.search(file.read_text(encoding="utf-8"))
+        _name(part.id if isinstance(part, ast.Name) else part.attr, path)
+        for node in nodes
+        for part in ast.walk(node)
+        if isinstance(part, ast.Name | ast.Attribute) and isinstance(part.ctx, kind)
     }
+
+
+def _name(name: str, path: str) -> str:
+    """A name; a private one is told apart from those of other files."""
+    return f"{path} {name}" if name.startswith("_") else name

@@ -475,7 +475,8 @@ async def test_a_password_that_was_changed_is_unavailable(open_queue: Open) -> N
             with pytest.raises(Unavailable, match="WRONGPASS"):  # readiness asks by this
                 await queue.stores.messages.ping()
             client.config_set("requirepass", "sesame")
-        await eventually(queue, "a")
+            await eventually(queue, "a")
+            assert client.dbsize(), "a URI that names no database means 0"
 
 
 async def test_a_server_that_throws_messages_away_is_refused(open_queue: Open) -> None:
