@@ -193,7 +193,7 @@ class Request(Struct, eq=False, weakref=True):
     size: int
     """How many bytes the document has; -1 until a chunked one has come."""
     known: "Request | None" = None
-    """The one that is kept by the head, if it is."""
+    """The one that is kept by its head, which has None here itself."""
     at_once: bool = False
     """Whether it is probably answered without waiting."""
     reads_first: bool = False

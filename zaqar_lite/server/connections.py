@@ -218,7 +218,8 @@ class HttpConnection(ClientConnection):
             known = self.heads.get(head) or self.heads.find_like(head)
             if known is not None and most - end >= known.size:
                 start, self._awaits_body = end + known.size, False
-                self._run(replace(known, document=data[end:start], source=self))
+                kept, document = known.known or known, data[end:start]
+                self._run(replace(known, known=kept, document=document, source=self))
             elif known is not None and self._waits_for_body(known):
                 self._set_aside(data[start:], awaits_body=True)
                 return

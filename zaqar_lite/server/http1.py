@@ -160,7 +160,7 @@ class KnownHeads(Cache[bytes, Request]):
         size, route = int(length), found.route
         if (size > 0) is not (found.size > 0):
             return None  # what was found out of the other is not true of this one
-        other = replace(found, headers={**found.headers, **headers}, size=size)
+        other = replace(found, known=found, headers={**found.headers, **headers}, size=size)
         if apart.ids:
             other.raw_path, _, other.query_string = apart.target.partition(b"?")
             other.path = unquote(other.raw_path.decode("ascii"))
@@ -175,7 +175,7 @@ class KnownHeads(Cache[bytes, Request]):
         if (apart := _take_apart(data)) is None:
             return
         known = replace(request, source=None)
-        known.known = request.known = known
+        request.known = known  # it does not name itself, as only the collector would free it then
         if not apart.ids and request.headers.keys().isdisjoint(_UNIQUE):
             self[data] = known
         is_odd = request.repeated or b"\r\n " in data or b"\r\n\t" in data
