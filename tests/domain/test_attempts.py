@@ -38,6 +38,13 @@ def test_the_size_counts_bytes_of_texts_and_the_rest_as_64() -> None:
     assert Attempt(1, 0, 0, Ended.FAILED, 0, "é", "🧀", "abc").size == 64 + 2 + 4 + 3
 
 
+@pytest.mark.parametrize("count", [MAX_ATTEMPTS, MAX_ATTEMPTS + 1, 40])
+def test_the_first_and_the_last_are_kept(count: int) -> None:
+    kept = [each.number for each in history(*[None] * count)]
+    assert kept == [1, *range(count - MAX_ATTEMPTS + 2, count + 1)]
+    assert len(kept) == MAX_ATTEMPTS
+
+
 def test_one_large_attempt_takes_the_place_of_several_small_ones() -> None:
     """The oldest go, but for the first, until the new one fits."""
     large = "x" * (MAX_ATTEMPTS_SIZE // 2)
@@ -71,6 +78,15 @@ def test_the_history_is_bounded(lengths: list[int | None]) -> None:
 def test_attempts_of_the_largest_texts_fit_several_times() -> None:
     largest = attempt(1, reason="x" * MAX_REASON, detail="x" * MAX_DETAIL)
     assert 7 * largest.size < MAX_ATTEMPTS_SIZE < 8 * largest.size
+
+
+@pytest.mark.parametrize(
+    ("failures", "minutes"), [(1, 10), (2, 30), (3, 20), (4, 20), (1_000_000, 20)]
+)
+def test_each_failure_has_its_delay_and_then_the_last_one(failures: int, minutes: int) -> None:
+    backoff = Backoff((10 * MINUTE, 30 * MINUTE, 20 * MINUTE))
+    for luck in (0.0, 0.5, 0.999):
+        assert backoff.delay_ms(failures, luck) == minutes * MINUTE
 
 
 def test_chance_adds_or_takes_its_part() -> None:

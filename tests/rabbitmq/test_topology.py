@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.rabbitmq.simulator import Simulator
+from tests.rabbitmq.simulator import Simulator, topic_matches
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.rabbitmq.topology import (
     Anchor,
@@ -274,3 +274,23 @@ def test_parameters_out_of_bounds_are_refused(arguments: dict[str, Any], words: 
 def test_an_unknown_destination_is_refused() -> None:
     with pytest.raises(Invalid, match="no destination 'mail' here, only 'zaqar'"):
         Topology(4).routing_key(1, "mail")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "key", "matches"),
+    [
+        ("#", "", True),
+        ("#", "a.b", True),
+        ("*", "", False),
+        ("", "", True),
+        ("#.1", "1", True),
+        ("#.1", "a.b.1", True),
+        ("#.1", "a.11", False),
+        ("*.1", "1", False),
+        ("a.#.b", "a.b", True),
+        ("#.0.#", "1.0.1", True),
+        ("a.*", "a.", True),  # an empty word is a word
+    ],
+)
+def test_topic_patterns(pattern: str, key: str, matches: bool) -> None:
+    assert topic_matches(pattern, key) is matches

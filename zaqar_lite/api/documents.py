@@ -159,6 +159,7 @@ async def read_messages(request: Request) -> Sequence[Draft]:
         raise _explain(body, exc) from exc
     if is_large:
         await next_turn()
+    # A shorter body can't be nested too deeply, so only its numbers are looked at.
     if len(body) > MAX_BODY_DEPTH or _find_suspect(body.translate(_DIGITS)):
         for _ in _check(body, MAX_BODY_DEPTH):
             await next_turn()

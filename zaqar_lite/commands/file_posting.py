@@ -5,10 +5,10 @@ A line of JSON is sent as the bytes that it is, and judged by the server: nothin
 
 import argparse
 import asyncio
-import codecs
 import contextlib
 import csv
 import datetime as dt
+import io
 import itertools
 import json
 import signal
@@ -42,9 +42,8 @@ def post_file(arguments: argparse.Namespace, output: Output) -> int | None:
         read = _csv if format_ == "csv" else _lines
         items = stack.enter_context(contextlib.closing(read(arguments, source)))
         if arguments.dry_run:
-            output.record(
-                {"queue": arguments.queue, "messages": sum(1 for _ in items), "dry_run": True}
-            )
+            count = sum(1 for _ in items)
+            output.record({"queue": arguments.queue, "messages": count, "dry_run": True})
             return None
         rejects = Rejects(arguments, stack)
 
@@ -53,9 +52,12 @@ def post_file(arguments: argparse.Namespace, output: Output) -> int | None:
             nonlocal stored
             stored += len(batch.ids)
 
+        # asyncio puts a handler of its own in the place of the default one, not of one that does
+        # the same, and then Ctrl-C would not end a read that waits for more input.
+        before = signal.signal(signal.SIGINT, partial(signal.default_int_handler))
+        stack.callback(signal.signal, signal.SIGINT, before)
         try:
-            with _ended_by_interrupts():
-                summary = asyncio.run(_post(arguments, items, posted, rejects))
+            summary = asyncio.run(_post(arguments, items, posted, rejects))
         except BaseException:
             # Killed by a signal or an error: what to post again is what the user asks next.
             print(f"zaqar-lite: {stored} messages were stored", file=sys.stderr)
@@ -73,16 +75,6 @@ def post_file(arguments: argparse.Namespace, output: Output) -> int | None:
         }
     )
     return FAILED if summary.rejected else None
-
-
-@contextlib.contextmanager
-def _ended_by_interrupts() -> Iterator[None]:
-    """Have Ctrl-C end a read that waits for more input; asyncio waits for it by default."""
-    before = signal.signal(signal.SIGINT, partial(signal.default_int_handler))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 async def _post(
@@ -164,11 +156,9 @@ def _key(run: str) -> Callable[[Item], str]:
     return key
 
 
-def _bounded(source: BinaryIO, *, is_table: bool = False) -> Iterator[bytes]:
+def _bounded(source: BinaryIO) -> Iterator[bytes]:
     """Yield the lines; of one that no server takes the beginning, which is too large as well."""
     while part := source.readline(_LARGEST + 2):
-        if is_table and len(part) > _LARGEST:
-            raise UsageError(f"a line of the table has more than {_LARGEST} bytes")
         yield part
         while len(part) > _LARGEST and part[-1:] != b"\n":
             part = source.readline(_LARGEST + 2)
@@ -189,6 +179,14 @@ def _lines(arguments: argparse.Namespace, source: BinaryIO) -> Items:
     return (sdk.NewMessage(body=body, **said) for body in bodies)
 
 
+def _table_lines(text: TextIO) -> Iterator[str]:
+    """Yield the lines of a table, whichever way they end."""
+    while line := text.readline(_LARGEST + 1):
+        if len(line) > _LARGEST:  # of which row the rest would be is not known
+            raise UsageError(f"a line of the table has more than {_LARGEST} characters")
+        yield line
+
+
 def _csv(arguments: argparse.Namespace, source: BinaryIO) -> Items:
     """Yield the rows as messages; a value in a row overrides the option for all rows.
 
@@ -196,13 +194,13 @@ def _csv(arguments: argparse.Namespace, source: BinaryIO) -> Items:
         UsageError: there is no such column, or a row has no body, or more fields than the header.
     """
     csv.field_size_limit(_LARGEST)  # bytes of a body; 128 KiB by itself
-    rows = csv.DictReader(codecs.iterdecode(_bounded(source, is_table=True), "utf-8-sig"))
+    text = io.TextIOWrapper(source, encoding="utf-8-sig", newline="")
+    rows = csv.DictReader(_table_lines(text))
     try:
         column, names = arguments.body_column, rows.fieldnames or ()
         if column not in names:
-            raise UsageError(
-                f"the file has no column {column!r}; it has {', '.join(names) or 'none'}"
-            )
+            found = ", ".join(names) or "none"
+            raise UsageError(f"the file has no column {column!r}; it has {found}")
         for row in rows:
             if row[column] is None or None in row:
                 raise UsageError(f"line {rows.line_num} has not the fields that the header names")
@@ -213,6 +211,8 @@ def _csv(arguments: argparse.Namespace, source: BinaryIO) -> Items:
             yield sdk.NewMessage(body=body, idempotency_key=key, group=group, **given)
     except (UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{arguments.file} is not CSV in UTF-8: {error}") from error
+    finally:
+        text.detach()  # whoever opened the file closes it
 
 
 # What is no number or no time is passed on as it is: the SDK refuses that message, which then is

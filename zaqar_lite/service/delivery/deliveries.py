@@ -175,9 +175,9 @@ class StrictOrder:
                     held.value.next_at = self.clock.now_ms() + round(wait * 1000)
                     await self._holder.hold(held, 0)
                     return held.value.next_at
-                if not subscription.is_ordered:  # who made it so could not note it
-                    await self.subscriptions.match_flags(queue, subscription_id)
                 await self.messages.delete(ordered, (message.id,), claim_ids=None)
+            if subscription and not subscription.is_ordered:  # who made it so could not note it
+                await self.subscriptions.match_flags(queue, subscription_id)
         await held.delete()
         # What came since was for a process that found the queue held.
         return self.clock.now_ms() if await self._first(ordered, 1) else None
