@@ -28,8 +28,8 @@ class Size(NamedTuple):
 SIZES = {
     "domain": Size(3_300, 3_000),
     "service": Size(13_900, 11_000),
-    "api, server, top level": Size(11_500, 8_800),
-    "storage": Size(22_800, 20_800),
+    "api, server, top level": Size(11_450, 8_800),
+    "storage": Size(22_750, 20_800),
     "client": Size(7_400, 7_400),
     "commands": Size(3_200, 3_200),
     "ui": Size(1_900, 1_200),

@@ -14,6 +14,7 @@ step that commits looks keys up only where the queue has got others since.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import repeat
+from typing import cast
 
 from zaqar_lite.domain.errors import KeyReused
 from zaqar_lite.domain.models import QueueRef, StoreOptions
@@ -43,58 +44,42 @@ _PART_BYTES = 65_536
 
 
 class _Batch:
-    """The messages of a post that are still to be stored, and what is answered for all of them.
+    """The messages of a post that are to be stored, and what is answered for all of them.
 
-    Of several messages with one key only the first is stored; behind its `conflict` nothing is.
+    Of several messages with one key the first is stored, and none whose key is known.
+
+    Raises:
+        KeyReused: a key stands for something else.
     """
 
-    def __init__(self, messages: Sequence[NewMessage]) -> None:
+    def __init__(self, messages: Sequence[NewMessage], known: Mapping[str, KnownKey]) -> None:
         self.messages = messages
-        self.conflict: int | None = None
-        """The index of the first message that has the key of an earlier one for something else."""
-        self.known_at: bytes = b""
-        """Where the keys were looked up: what the queue told of all its keys before that."""
         self._answers: Sequence[int | bytes] = ()
         """For each message the place of the one that is stored for it, or the id that is known.
 
         Empty where each is stored itself.
         """
-        self.has_keys = any(message.idempotency_key is not None for message in messages)
-        if self.has_keys:
-            self._join_equal_keys(messages)
+        if _have_keys(messages):
+            self._choose(messages, known)
         self.randomness: Sequence[bytes] = new_randomness(len(self.messages))
 
-    def _join_equal_keys(self, messages: Sequence[NewMessage]) -> None:
-        firsts: dict[str, int] = {}
+    def _choose(self, messages: Sequence[NewMessage], known: Mapping[str, KnownKey]) -> None:
+        firsts: dict[str, tuple[bytes | None, int | bytes]] = {
+            text: (one.digest, bytes.fromhex(one.ids[0])) for text, one in known.items()
+        }
         stored: list[NewMessage] = []
         answers: list[int | bytes] = []
-        for number, message in enumerate(messages):
-            key, place = message.idempotency_key, len(stored)
+        for index, message in enumerate(messages):
+            key, answer = message.idempotency_key, cast(int | bytes, len(stored))
             if key is not None:
-                place = firsts.setdefault(key.text, place)
-            if place == len(stored):
+                digest, answer = firsts.setdefault(key.text, (key.digest, answer))
+                if digest != key.digest:
+                    raise KeyReused(index)
+            if answer == len(stored):
                 stored.append(message)
-            elif key != stored[place].idempotency_key:
-                self.conflict = number
-                break
-            answers.append(place)
+            answers.append(answer)
         if len(stored) < len(messages):
             self.messages, self._answers = stored, answers
-
-    def leave_out(self, known: Mapping[int, bytes]) -> None:
-        """Answer known ids in place of messages that would be stored, given by their places."""
-        left = [place for place in range(len(self.messages)) if place not in known]
-        places = {place: number for number, place in enumerate(left)}
-        self._answers = [
-            one if isinstance(one, bytes) else known.get(one) or places[one]
-            for one in self._answers or range(len(self.messages))
-        ]
-        self.messages = [self.messages[place] for place in left]
-        self.randomness = [self.randomness[place] for place in left]
-
-    def number_of(self, place: int) -> int:
-        """The index in the post of a message that would be stored."""
-        return self._answers.index(place) if self._answers else place
 
     async def words(
         self, client: bytes, batch_key: IdempotencyKey | None
@@ -151,6 +136,10 @@ class _Batch:
         return posted or stored
 
 
+def _have_keys(messages: Sequence[NewMessage]) -> bool:
+    return any(message.idempotency_key is not None for message in messages)
+
+
 def _parts(kind: bytes, words: Sequence[bytes]) -> Iterator[bytes]:
     """Write words in parts, as `words_in` reads them (`posting.lua`)."""
     part: list[bytes] = []
@@ -181,14 +170,24 @@ class Posting(MessageStore):
         version: int | None,
     ) -> Sequence[Posted]:
         """Store messages; see the seam."""
-        options, batch = self._options, _Batch(messages)
-        known: Sequence[Posted] = ()
-        is_looked_up = False
-        if batch.conflict is not None or (batch.has_keys and len(messages) > PART_SIZE):
-            known = await self._leave_out_known(queue, batch, batch_key)
-        while not known:
+        options, known, known_at = self._options, KnownKeys(), b""
+        looks = len(messages) > PART_SIZE and _have_keys(messages)
+        while True:
+            if looks:
+                known, known_at = await self._known_of(queue, messages, batch_key)
+                if known.batch is not None:
+                    return [Posted(one, duplicate=True) for one in known.batch.ids]
+            try:
+                batch = _Batch(messages, known.messages)
+            except KeyReused:
+                if looks:
+                    raise
+                looks = True  # another key may be named first, which is known
+                continue
+            if looks and not batch.messages and batch_key is None:
+                return await batch.posted(0)
             head, data = await batch.words(pack_client(client_id), batch_key)
-            _, _, _, outbox, keys, longest = head
+            _, _, _, outbox, new_keys, longest = head
             status, *rest = await self._runner.run(
                 queue,
                 "post",
@@ -197,7 +196,7 @@ class Posting(MessageStore):
                 options.max_idempotency_keys,
                 options.max_messages,
                 *head,
-                batch.known_at,
+                known_at,
                 *data,
                 is_long=is_long(len(batch.messages), data),
             )
@@ -212,49 +211,25 @@ class Posting(MessageStore):
                 return await batch.posted(int.from_bytes(first, "big"))
             if status == b"repeated":
                 return [Posted(one, duplicate=True) for one in read_ids(*rest)]
-            if status == b"known" or (keys and not is_looked_up):  # known keys take no room
-                is_looked_up = True
-                known = await self._leave_out_known(queue, batch, batch_key)
-            elif status == b"full":
-                raise too_many_messages(queue, options.max_messages)
-            else:
+            if status != b"known" and (looks or not new_keys):  # known keys take no room
+                if status == b"full":
+                    raise too_many_messages(queue, options.max_messages)
                 raise too_many_keys(queue, options.max_idempotency_keys, wait_ms=rest[0])
-        return known
+            looks = True
 
-    async def _leave_out_known(
-        self, queue: QueueRef, batch: _Batch, batch_key: IdempotencyKey | None
-    ) -> Sequence[Posted]:
-        """Leave out the messages whose keys are known; if nothing is left, say what is answered.
+    async def _known_of(
+        self, queue: QueueRef, messages: Sequence[NewMessage], batch_key: IdempotencyKey | None
+    ) -> tuple[KnownKeys, bytes]:
+        """Look up the keys of a post.
 
         Raises:
-            KeyReused: a key stands for something else.
+            KeyReused: that of the whole post stands for another one.
         """
-        keys = {
-            place: message.idempotency_key
-            for place, message in enumerate(batch.messages)
-            if message.idempotency_key is not None
-        }
-        texts = [key.text for key in keys.values()]
-        (own, found, _), batch.known_at = await self._find_keys(
-            queue, texts, None if batch_key is None else batch_key.text
-        )
-        if own is not None and batch_key is not None:
-            if not own.matches(batch_key):
-                raise KeyReused(None)
-            return [Posted(one, duplicate=True) for one in own.ids]
-        for place, key in keys.items():
-            if key.text in found and not found[key.text].matches(key):
-                raise KeyReused(batch.number_of(place))
-        if batch.conflict is not None:
-            raise KeyReused(batch.conflict)
-        batch.leave_out(
-            {
-                place: bytes.fromhex(found[key.text].ids[0])
-                for place, key in keys.items()
-                if key.text in found
-            }
-        )
-        return () if batch.messages or batch_key else await batch.posted(0)
+        texts = {one.idempotency_key.text for one in messages if one.idempotency_key}
+        known, known_at = await self._find_keys(queue, texts, batch_key and batch_key.text)
+        if known.batch is not None and batch_key and not known.batch.matches(batch_key):
+            raise KeyReused(None)
+        return known, known_at
 
     async def find_idempotency_keys(
         self, queue: QueueRef, messages: Collection[str] = (), batch: str | None = None

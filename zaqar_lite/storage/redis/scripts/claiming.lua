@@ -241,26 +241,16 @@ operation('settle', ALWAYS, {version = true}, function()
     end
   end
 
-  -- Who holds a message, by its track: 'mine' if this claim does, 'H' if another one does, else the outcome by which
-  -- this claim released it, or false.
-  local function standing_of(track)
-    local is_its = claim_of(track) == claim_id
-    if is_held(track) then
-      return is_its and 'mine' or 'H'
-    end
-    return is_its and bit.band(track:byte(T.flags), 7)
-  end
-
   local function outcome_of(what, i)
     if not i then
       return 'N'
     end
     local track = live.tracks[i]
-    local standing = track and standing_of(track)
-    if standing == 'H' then
-      return 'H'
-    elseif standing == 'mine' then
-      if what.act == 'X' and target == '' then
+    local is_its = track and claim_of(track) == claim_id
+    if is_held(track) then
+      if not is_its then
+        return 'H'
+      elseif what.act == 'X' and target == '' then
         return 'T'
       elseif what.act == 'E' then
         extend(i, track:sub(T.claim_count), what)
@@ -269,7 +259,8 @@ operation('settle', ALWAYS, {version = true}, function()
       end
       return 'D'
     end
-    local was_released = standing == RELEASED or standing == FAILED
+    local ended = is_its and bit.band(track:byte(T.flags), 7)
+    local was_released = ended == RELEASED or ended == FAILED
     return was_released and (what.act == 'R' or what.act == 'F') and 'D' or 'L'
   end
 

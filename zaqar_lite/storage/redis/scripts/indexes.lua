@@ -254,34 +254,18 @@ local function expires_of(record, track)
   return struct.unpack('>I6', record, R.expires)
 end
 
--- Find messages by id: position (8 bytes) and randomness (8 bytes).
-
+-- Find messages by id: position (8 bytes) and randomness (8 bytes), or any text of one that was moved here.
 -- Answers positions and records in the order of the ids; '' and false where this queue has none.
 local function locate(wanted)
-  local positions, others = {}, {}
+  local moved, positions = call('EXISTS', ids) == 1 and gather(ids, wanted) or {}, {}
   for i, id in ipairs(wanted) do
-    positions[i] = id:sub(1, 8)
+    positions[i] = moved[i] or id:sub(1, 8)
   end
   local records = gather(messages, positions)
   for i, id in ipairs(wanted) do
-    if not records[i] or records[i]:sub(R.randomness, R.flags - 1) ~= id:sub(9, 16) then
+    local record = records[i]
+    if not record or not moved[i] and record:sub(R.randomness, R.flags - 1) ~= id:sub(9, 16) then
       positions[i], records[i] = '', false
-      others[#others + 1] = i
-    end
-  end
-  if #others > 0 and call('EXISTS', ids) == 1 then
-    local names, known, at = {}, {}, {}
-    for n, i in ipairs(others) do
-      names[n] = wanted[i]
-    end
-    for n, position in ipairs(gather(ids, names)) do
-      if position then
-        positions[others[n]] = position
-        known[#known + 1], at[#at + 1] = position, others[n]
-      end
-    end
-    for n, record in ipairs(gather(messages, known)) do
-      records[at[n]] = record
     end
   end
   return positions, records
@@ -306,16 +290,8 @@ end
 
 -- Claims: what they hold, and how their leases lapse.
 
--- The positions in a claim's record, after its ttl (5 bytes) and start (6 bytes).
-local function positions_in(claim)
-  local positions = {}
-  for at = 12, #claim, 8 do
-    positions[#positions + 1] = claim:sub(at, at + 7)
-  end
-  return positions
-end
-
--- The positions in a claim's record but those in `gone`, of which `count` at least are in it.
+-- The positions in a claim's record, after its ttl (5 bytes) and start (6 bytes), but those in `gone`, of which
+-- `count` at least are in it.
 local function left_in(claim, gone)
   local left, count = {}, 0
   if gone.count < (#claim - 11) / 8 then
@@ -333,7 +309,7 @@ end
 -- What of a claim it has not let go: positions and tracks; `live` if only those whose leases go on. A message that
 -- left the queue has no track; one that another claim took has another id in it.
 local function held_by(id, claim, live)
-  local positions, mine, its = positions_in(claim), {}, {}
+  local positions, mine, its = left_in(claim, {count = 0}), {}, {}
   for i, track in ipairs(tracks_of(positions)) do
     if track and claim_of(track) == id and has_flag(track, HELD) and (not live or until_of(track) > now) then
       mine[#mine + 1] = positions[i]
@@ -385,23 +361,6 @@ local function leave_claims(positions, its)
   end
 end
 
--- The lapsed and the others of what a claim holds: `over` and `left` are positions; and when the
--- first lease of those left ends.
-local function part(id, claim)
-  local positions, its = held_by(id, claim)
-  local over, left, soonest = {}, {}, nil
-  for i, position in ipairs(positions) do
-    local until_when = until_of(its[i])
-    if until_when <= now then
-      over[#over + 1] = position
-    else
-      left[#left + 1] = position
-      soonest = math.min(soonest or until_when, until_when)
-    end
-  end
-  return over, left, soonest
-end
-
 -- Notice the leases that have lapsed, up to `budget` entries; at least one claim, which holds at
 -- most 200. What becomes of their messages is decided by who knows the policy (`end_lapsed`).
 -- Answers how many entries that took, and whether no lapsed lease is left.
@@ -419,9 +378,16 @@ local function lapse(budget)
       break
     end
     count = count + math.max(1, size)
-    local over, left, soonest = {}, {}, nil
-    if claim then
-      over, left, soonest = part(id, claim)
+    local over, left, soonest = {}, {}, nil -- of its positions; when the first lease of those left ends
+    local positions, its = held_by(id, claim or '')
+    for i, position in ipairs(positions) do
+      local until_when = until_of(its[i])
+      if until_when <= now then
+        over[#over + 1] = position
+      else
+        left[#left + 1] = position
+        soonest = math.min(soonest or until_when, until_when)
+      end
     end
     reduce_claim(id, claim, left, soonest)
     if #over > 0 then

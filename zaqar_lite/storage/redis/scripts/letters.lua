@@ -17,14 +17,6 @@ local function read_policy()
   end
 end
 
--- Why a message that has just failed is a dead letter; nil when it is none.
-local function spent_by(claim_count, failures)
-  if target == '' then
-    return nil
-  end
-  return failures >= most_failures and 'max_failures' or claim_count >= most_claims and 'max_claims' or nil
-end
-
 -- How long a message waits after its n-th failure.
 local function backoff(failures)
   if delays == '' then
@@ -145,7 +137,8 @@ end
 local function failure(outcome, at, wait, texts)
   return {outcome = outcome, at = at, wait = wait, texts = texts, varies = jitter and not wait,
     judge = function(count, failures, chosen)
-      local reason = spent_by(count, failures)
+      local reason = target ~= '' and (failures >= most_failures and 'max_failures'
+        or count >= most_claims and 'max_claims') or nil
       return reason, reason and 0 or chosen or backoff(failures)
     end}
 end
