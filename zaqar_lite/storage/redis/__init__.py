@@ -19,7 +19,7 @@ Over all queues, in slots of their own: `names` of a project, and `exposing`, `v
 sweep must look at which queue) and `intents` (changes of records under way) under `{*}`.
 
 Every key of a queue but `queue` and `sources`, which are the user's configuration, has an EXPIREAT
-that is never before the last deadline in it (`keep`), so nothing lives for ever even if no sweep
+that is never before the last deadline in it (`finish`), so nothing lives for ever even if no sweep
 ever runs; visibility is decided by the deadlines alone.
 """
 

@@ -5,7 +5,7 @@
 -- instant is 6 bytes, both big-endian. Commands get texts: Redis writes out each number that it is given,
 -- which takes as long as HLEN.
 --
--- The keys of a queue. What is said to expire does so by `keep`, never before a deadline in it.
+-- The keys of a queue. What is said to expire does so by `finish`, never before a deadline in it.
 -- queue: hash, the queue's record: version, metadata (JSON), exposing; it does not expire
 -- state: hash; last (position), horizon, due, armed (ms), returns, grouped (flags), part (the next
 --     one of a post in parts), bytes (of all bodies); expires
@@ -38,6 +38,7 @@ local ARGV -- of this call; the first is the offset of the clock that tests move
 local offset, clock, now -- now: milliseconds since 1970 by this server's clock, plus the offset
 local N = {last = 1, horizon = 2, due = 3, returns = 4, armed = 5, part = 6, grouped = 7, bytes = 8}
 local life -- what is noted of the queue, by the places in N of the names in `state`
+local noted, written, raised, latest -- what this call changes, for `finish`
 local middles -- parts of dead letters that this call has made
 local first_return -- when the first message that this call parked is ready
 
@@ -56,13 +57,76 @@ local function register(name, family, flags, act)
   end})
 end
 
--- The same for an operation on a queue. A post in parts is committed, so nothing may be read or stored before
--- the rest of it is there: what waits for `whole` answers 'busy' until then; the driver has the post finished
+-- Note something of the queue, as a text.
+local function note(name, value)
+  if life[N[name]] ~= value then
+    life[N[name]] = value
+    noted[#noted + 1], noted[#noted + 2] = name, value
+  end
+end
+
+-- Call `command` on a key with all values, unless there is none. No step has more than Lua's stack takes (8,000).
+local function apply(command, key, values)
+  return #values > 0 and call(command, key, unpack(values))
+end
+
+-- The same where it adds to what is there.
+local function put(command, key, values)
+  if #values > 0 then
+    written[key] = true
+    return call(command, key, unpack(values))
+  end
+end
+
+-- Let something live until an instant.
+local function keep(deadline)
+  latest = math.max(latest, deadline)
+end
+
+-- An instant as the text of a score.
+local function score_of(instant)
+  return string.format('%.0f', instant)
+end
+
+-- Let a message expire at another instant. A version before this let the last two keys end before the horizon.
+local function raise(position, expires)
+  raised[#raised + 1], raised[#raised + 2] = score_of(expires), position
+  keep(expires)
+  written[ids], written[attempts] = true, true
+end
+
+-- Write what this call has noted, and let the keys that it has written to live until the horizon of the queue, which
+-- is never before any deadline in it. It moves in steps of an hour, so that it is rarely written, and takes all keys
+-- along; the minute covers clocks that differ.
+local function finish()
+  put('ZADD', expiry, raised)
+  if not next(written) and #noted == 0 then
+    return
+  end
+  local horizon, ending = tonumber(life[N.horizon] or 0), written
+  if math.max(latest, now) > horizon then
+    horizon = math.max(latest, now) + 3600000
+    note('horizon', score_of(horizon))
+    ending = {}
+    for _, key in ipairs({state, messages, bodies, expiry, ready, due, waiting, tracks, held, claims, leases, lapsed,
+      parked, attempts, ids, groups, outbox, keys, forgets, staged}) do
+      ending[key] = true
+    end
+  end
+  apply('HSET', state, noted)
+  local at = next(ending) and score_of(math.ceil((horizon - offset) / 1000) + 60)
+  for key in pairs(ending) do
+    call('EXPIREAT', key, at)
+  end
+end
+
+-- The same as `register` for an operation on a queue. A post in parts is committed, so nothing may be read or stored
+-- before the rest of it is there: what waits for `whole` answers 'busy' until then; the driver has the post finished
 -- (publish) and comes again. 'changed' is the answer where the queue's record is not at the `version` that the
 -- caller decided by (ARGV[2]).
 local function operation(name, flags, checks, act)
   register(name, 'queue', flags, function()
-    middles, first_return = {}, nil
+    middles, first_return, noted, written, raised, latest = {}, nil, {}, {}, {}, 0
     life = call('HMGET', state, 'last', 'horizon', 'due', 'returns', 'armed', 'part', 'grouped', 'bytes')
     if life[N.part] and checks.whole then
       return {'busy'}
@@ -70,7 +134,9 @@ local function operation(name, flags, checks, act)
     if checks.version and ARGV[2] ~= '' and (call('HGET', queue, 'version') or '0') ~= ARGV[2] then
       return {'changed'}
     end
-    return act()
+    local answer = act()
+    finish()
+    return answer
   end)
 end
 
@@ -78,38 +144,11 @@ end
 -- For so long (ms) a queue that was registered because letters leave it is visited again: outbox.py.
 local ARMED = 5000
 
--- Let keys, which this call has `written`, live until the horizon of the queue, which is never before
--- any deadline in it. It moves in steps of an hour, so that it is rarely written, and takes the
--- keys along that every message is in; the minute covers clocks that differ.
-local function keep(deadline, written)
-  local horizon, moved = tonumber(life[N.horizon] or 0), false
-  if math.max(deadline, now) > horizon then
-    horizon = math.max(deadline, now) + 3600000
-    life[N.horizon] = horizon
-    call('HSET', state, 'horizon', horizon)
-    moved = true
-  end
-  if not moved and #written == 0 then
-    return
-  end
-  local at = string.format('%.0f', math.ceil((horizon - offset) / 1000) + 60)
-  if moved then
-    for _, key in ipairs({state, messages, bodies, expiry, life[N.grouped] and groups or nil}) do
-      call('EXPIREAT', key, at)
-    end
-  end
-  for _, key in ipairs(written) do
-    call('EXPIREAT', key, at)
-  end
-end
-
--- Note that messages of this queue wait for their return: parked, or lapsed and not ended yet.
--- Queues without any are spared the look.
-local function note_returns()
-  if not life[N.returns] then
-    call('HSET', state, 'returns', 1)
-    life[N.returns] = '1'
-  end
+-- Note that letters will come: no sweep forgets the queue before the driver has registered it, so
+-- that a crash in between loses nothing.
+local function arm()
+  note('armed', score_of(now + ARMED))
+  keep(now + 60000)
 end
 
 -- Let the sweep visit a queue at an instant. The score changes in any case, so that a sweep that has looked
@@ -128,8 +167,7 @@ end
 local function schedule(at)
   local coming = tonumber(life[N.due] or 0)
   if coming == 0 or at < coming or coming < now - 60000 then
-    life[N.due] = at
-    call('HSET', state, 'due', at)
+    note('due', score_of(at))
     if not visits then
       return at
     end
@@ -142,9 +180,9 @@ end
 -- of letters go on from the last one, whatever the clock does, as long as their target remembers it: a day.
 local function look_after_outbox()
   if not life[N.armed] then
-    call('HSET', state, 'armed', 0)
+    note('armed', '0')
   end
-  keep(now + 86400000, {})
+  keep(now + 86400000)
   if visits then
     schedule(now + 2000)
   end
@@ -154,8 +192,7 @@ end
 -- counter was lost.
 local function take_positions(count)
   local first = math.max(tonumber(life[N.last] or 0) + 1, clock[1] * 1000000 + clock[2] + offset * 1000)
-  life[N.last] = first + count - 1
-  call('HSET', state, 'last', life[N.last])
+  note('last', score_of(first + count - 1))
   return first
 end
 
@@ -163,14 +200,8 @@ end
 -- leave, so there are never less than none; and none when the queue is empty.
 local function add_bytes(count)
   if count ~= 0 then
-    life[N.bytes] = string.format('%.0f', math.max(0, tonumber(life[N.bytes] or 0) + count))
-    call('HSET', state, 'bytes', life[N.bytes])
+    note('bytes', score_of(math.max(0, tonumber(life[N.bytes] or 0) + count)))
   end
-end
-
--- Call `command` on a key with all values, unless there is none. No step has more than Lua's stack takes (8,000).
-local function apply(command, key, values)
-  return #values > 0 and call(command, key, unpack(values))
 end
 
 -- The values of a hash's fields, in the order of the fields; false where there is none.

@@ -105,7 +105,7 @@ operation('claim', ALWAYS, {whole = true, version = true}, function()
     return answer
   end
   local deadline = now + ttl
-  local changes, raised, were_claimed = {}, {}, false
+  local changes = {}
   local begun = struct.pack('>BI6I6', HELD, deadline, now)
   local begun_again = struct.pack('>BI6I6', HELD + REMEMBERED, deadline, now)
   -- The track of one that is claimed for the first time, after when it expires.
@@ -117,28 +117,20 @@ operation('claim', ALWAYS, {whole = true, version = true}, function()
       rest = struct.pack('>I4', struct.unpack('>I4', track, T.claim_count) + 1) .. id
         .. track:sub(T.origin_size, T.flags - 1) .. (has_flag(track, REMEMBERED) and begun_again or begun)
         .. track:sub(T.failures, T.behind - 1 + origin_length(track)) .. client
-      were_claimed = true
     end
     if struct.unpack('>I6', life_of_it) < deadline then
       life_of_it = struct.pack('>I6I5', deadline + grace, ttl + grace)
-      raised[#raised + 1] = score_of(deadline + grace)
-      raised[#raised + 1] = position
+      raise(position, deadline + grace)
     end
     track = life_of_it .. rest
     changes[2 * i - 1], changes[2 * i], taken.tracks[i] = position, track, track
   end
-  apply('HSET', tracks, changes)
+  put('HSET', tracks, changes)
   add_to(held, taken.positions)
   local claim = ARGV[18] == '1' and call('HGET', claims, id) or struct.pack('>I5I6', ttl, now)
-  call('HSET', claims, id, claim .. table.concat(taken.positions))
-  call('ZADD', leases, deadline, id)
-  keep(deadline + grace, {tracks, held, claims, leases})
-  if #raised > 0 then
-    apply('ZADD', expiry, raised)
-    if were_claimed then
-      keep(now, {ids, attempts})
-    end
-  end
+  put('HSET', claims, {id, claim .. table.concat(taken.positions)})
+  put('ZADD', leases, {deadline, id})
+  keep(deadline + grace)
   hasten(deadline)
   answer[5] = schedule(math.min(deadline, first_return or deadline))
   show_all(answer, taken, ARGV[17])
@@ -211,14 +203,14 @@ operation('settle', ALWAYS, {version = true}, function()
 
   -- Deleted messages; rows of messages that are released or become dead letters (failing); and the new
   -- lease ends of extended messages, by their places in `live`.
-  local gone, rows, extended, raised, left_claim = nothing_gone(), {}, {}, {}, {count = 0}
+  local gone, rows, extended, left_claim = nothing_gone(), {}, {}, {count = 0}
   local moved, first_end, bytes = 0, nil, 0
 
   local function extend(i, rest, what)
     local until_when, lifetime = now + what.first, lifetime_of(live.tracks[i])
     if struct.unpack('>I6', lifetime) < until_when then
       lifetime = struct.pack('>I6I5', until_when + what.second, what.first + what.second)
-      raised[live.positions[i]] = until_when + what.second
+      raise(live.positions[i], until_when + what.second)
     end
     what[rest] = what[rest] or rest:sub(1, S.held_until - 1) .. struct.pack('>I6', until_when) .. rest:sub(S.claimed_at)
     live.tracks[i] = lifetime .. what[rest]
@@ -276,18 +268,12 @@ operation('settle', ALWAYS, {version = true}, function()
     return {'arm', now}
   end
 
-  local changes, expiring = {}, {}
+  local changes = {}
   for i, until_when in pairs(extended) do
     changes[#changes + 1] = live.positions[i]
     changes[#changes + 1] = live.tracks[i]
     first_end = math.min(first_end or until_when, until_when)
   end
-  for position, expires in pairs(raised) do
-    expiring[#expiring + 1] = score_of(expires)
-    expiring[#expiring + 1] = position
-    keep(expires, {})
-  end
-  apply('ZADD', expiry, expiring)
   local letters = let_go(rows, held, gone, changes)
   local claim = call('HGET', claims, claim_id)
   if whole and first_end then
@@ -298,9 +284,6 @@ operation('settle', ALWAYS, {version = true}, function()
     if first_end then
       call('ZADD', leases, 'XX', 'LT', first_end, claim_id)
     end
-  end
-  if #expiring > 0 then
-    keep(now, {tracks, expiry, attempts, ids, claims, leases, held})
   end
   if first_end then
     hasten(first_end)

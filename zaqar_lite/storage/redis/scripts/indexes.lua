@@ -48,11 +48,6 @@ local function hasten(at)
   end
 end
 
--- An instant as the text of a score.
-local function score_of(instant)
-  return string.format('%.0f', instant)
-end
-
 -- Add to a zset. `scores` is one for all or a list, best as text: Redis writes out each number that
 -- it is given. All are '0' where there is none.
 local function add_to(key, positions, scores)
@@ -60,7 +55,7 @@ local function add_to(key, positions, scores)
   for i, position in ipairs(positions) do
     both[2 * i - 1], both[2 * i] = one or scores[i], position
   end
-  apply('ZADD', key, both)
+  put('ZADD', key, both)
 end
 
 -- Make messages ready, each at its own position.
@@ -68,7 +63,6 @@ local function make_ready(positions)
   if #positions > 0 then
     call('SPUBLISH', readiness, #positions)
     add_to(ready, positions)
-    keep(now, {ready})
   end
 end
 
@@ -105,12 +99,8 @@ local function join_groups(positions, records)
   for i, record in ipairs(records) do
     members[2 * i - 1], members[2 * i] = '0', membership(record, positions[i])
   end
-  apply('ZADD', groups, members)
-  if not life[N.grouped] then
-    call('HSET', state, 'grouped', 1)
-    life[N.grouped] = '1'
-  end
-  keep(now, {groups})
+  put('ZADD', groups, members)
+  note('grouped', '1')
 end
 
 -- A large body is not in its record, which ends in the body's size (4 bytes) instead: most operations read records
@@ -188,16 +178,12 @@ local function add_entry(entering, position, expires, d, record, body)
   end
 end
 
--- Store messages, and put them into the indexes of their states. The last of them expires at `latest`.
-local function enter(entering, latest, is_first)
-  apply('HSET', messages, entering.records)
+-- Store messages, and put them into the indexes of their states.
+local function enter(entering)
+  put('HSET', messages, entering.records)
+  put('HSET', bodies, entering.bodies)
+  put('ZADD', expiry, entering.deadlines)
   add_bytes(entering.bytes)
-  apply('ZADD', expiry, entering.deadlines)
-  keep(latest, is_first and {messages, expiry} or {})
-  if #entering.bodies > 0 then
-    apply('HSET', bodies, entering.bodies)
-    keep(latest, {bodies})
-  end
   if #entering.grouped > 0 then
     join_groups(entering.grouped, entering.members)
   end
@@ -205,7 +191,6 @@ local function enter(entering, latest, is_first)
   if #entering.delayed > 0 then
     add_to(due, entering.delayed, entering.ends)
     add_to(waiting, entering.delayed)
-    keep(latest, {due, waiting})
     local first_due = tonumber(entering.ends[1])
     for _, d in ipairs(entering.ends) do
       first_due = math.min(first_due, tonumber(d))
@@ -332,9 +317,9 @@ end
 -- ends with its last message.
 local function reduce_claim(id, claim, left, soonest)
   if #left > 0 then
-    call('HSET', claims, id, claim:sub(1, 11) .. table.concat(left))
+    put('HSET', claims, {id, claim:sub(1, 11) .. table.concat(left)})
     if soonest then
-      call('ZADD', leases, soonest, id)
+      put('ZADD', leases, {soonest, id})
     end
   else
     call('HDEL', claims, id)
@@ -393,8 +378,7 @@ local function lapse(budget)
     if #over > 0 then
       apply('ZREM', held, over)
       add_to(lapsed, over)
-      keep(now, {lapsed})
-      note_returns()
+      note('returns', '1') -- queues without any are spared the look
     end
   end
   return count, false
@@ -501,10 +485,7 @@ local function end_attempts(rows)
       changes[#changes + 1] = history
     end
   end
-  if #changes > 0 then
-    apply('HSET', attempts, changes)
-    keep(now, {attempts})
-  end
+  put('HSET', attempts, changes)
 end
 
 -- Parked messages: given back with a delay that is not over; they are in `held` too, for listing.
@@ -526,7 +507,7 @@ end
 -- index they are in, held or lapsed; their tracks are stored with the other `changes` (positions and
 -- tracks). `first_return` is when the first of those that were parked is ready.
 local function give_back(rows, from, changes)
-  local back, waiting_on, ends, raised, latest = {}, {}, {}, {}, now
+  local back, waiting_on, ends = {}, {}, {}
   for _, row in ipairs(rows) do
     local track, until_when = ended_track(row), row.ending.until_when
     if until_when then
@@ -534,10 +515,8 @@ local function give_back(rows, from, changes)
       if expires < until_when + MARGIN then
         expires = until_when + MARGIN
         track = struct.pack('>I6I5', expires, expires - now) .. track:sub(T.claim_count)
-        raised[#raised + 1] = score_of(expires)
-        raised[#raised + 1] = row.position
+        raise(row.position, expires)
       end
-      latest = math.max(latest, expires)
       waiting_on[#waiting_on + 1] = row.position
       ends[#ends + 1] = score_of(until_when)
       first_return = math.min(first_return or until_when, until_when)
@@ -547,22 +526,16 @@ local function give_back(rows, from, changes)
     changes[#changes + 1] = row.position
     changes[#changes + 1] = track
   end
-  apply('HSET', tracks, changes)
+  put('HSET', tracks, changes)
   apply('ZREM', from, back)
   make_ready(back)
   if #waiting_on > 0 then
     if from ~= held then
       apply('ZREM', from, waiting_on)
       add_to(held, waiting_on)
-      keep(latest, {held})
     end
     add_to(parked, waiting_on, ends)
-    keep(latest, {parked})
-    if #raised > 0 then -- else the claim has let the other keys live as long
-      apply('ZADD', expiry, raised)
-      keep(latest, {held, tracks, attempts, ids})
-    end
-    note_returns()
+    note('returns', '1')
     hasten(first_return)
   end
 end

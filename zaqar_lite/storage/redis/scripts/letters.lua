@@ -29,13 +29,6 @@ local function backoff(failures)
   return delay
 end
 
--- Note that letters will come: no sweep forgets the queue before the driver has registered it, so
--- that a crash in between loses nothing.
-local function arm()
-  call('HSET', state, 'armed', now + ARMED)
-  keep(now + 60000, {})
-end
-
 -- Dead letters on their way. One call moves so many, or about STEP_BYTES: 1 ms in each of the two queues.
 local LETTERS = 100
 
@@ -105,7 +98,7 @@ local function set_aside(rows, gone)
   if #rows == 0 then
     return {}
   end
-  local seq, latest = take_positions(#rows), now
+  local seq = take_positions(#rows)
   local letters, bytes, start = {}, 0, letter_ttl and struct.pack('>I6I5', now + letter_ttl, letter_ttl)
   for i, row in ipairs(rows) do
     local record = row.record or call('HGET', messages, row.position)
@@ -114,7 +107,7 @@ local function set_aside(rows, gone)
     local id = middle.has_id and track:sub(O.message_id, O.moved_at - 1)
       or row.position .. record:sub(R.randomness, R.flags - 1)
     local lifetime = start or lifetime_of(track)
-    latest = math.max(latest, (struct.unpack('>I6', lifetime)))
+    keep((struct.unpack('>I6', lifetime)))
     if row.back then
       record = due_at(record, row.until_when)
     end
@@ -124,8 +117,7 @@ local function set_aside(rows, gone)
       .. middle.behind .. struct.pack('>I4', #history) .. history .. record
     bytes = bytes + #letters[i]
   end
-  local length = apply('RPUSH', outbox, letters)
-  keep(latest, {outbox})
+  local length = put('RPUSH', outbox, letters)
   look_after_outbox()
   return length == #letters and length <= LETTERS and bytes < 2 * STEP_BYTES and letters or {}
 end
@@ -258,7 +250,7 @@ end)
 
 -- Store dead letters at new positions. Answers when the first of them expires or is due; 0 where there are none.
 local function let_in(letters, names)
-  local fresh, latest, soonest = {}, now, 0
+  local fresh, soonest = {}, 0
   local _, known = locate(names)
   for i, letter in ipairs(letters) do
     local track, at = struct.unpack('>Hc0', letter, 9)
@@ -267,7 +259,7 @@ local function let_in(letters, names)
       local history, from = struct.unpack('>I4c0', letter, at)
       local record, body = split_body(letter:sub(from, from + R.randomness - 2), letter, from + R.randomness - 1)
       fresh[#fresh + 1] = {track = track, history = history, record = record, body = body, expires = expires}
-      latest = math.max(latest, expires)
+      keep(expires)
       soonest = soonest == 0 and expires or math.min(soonest, expires)
     end
   end
@@ -292,11 +284,10 @@ local function let_in(letters, names)
       histories[#histories + 1] = letter.history
     end
   end
-  apply('HSET', tracks, its)
-  apply('HSET', ids, named)
-  apply('HSET', attempts, histories)
-  enter(entering, latest, true)
-  keep(latest, {tracks, ids, attempts})
+  put('HSET', tracks, its)
+  put('HSET', ids, named)
+  put('HSET', attempts, histories)
+  enter(entering)
   return soonest
 end
 
@@ -324,10 +315,10 @@ local function accept()
   if came == last then
     return {'ok', 0}
   end
-  call('SET', number, string.format('%.0f', came), 'EX', 86400)
+  call('SET', number, score_of(came), 'EX', 86400)
   local soonest = #dead > 0 and let_in(dead, names) or 0
   if #blobs > 0 then
-    local first = store(blobs, take_positions(#blobs), now, call('HLEN', messages))
+    local first = store(blobs, take_positions(#blobs), now)
     soonest = soonest == 0 and first or math.min(soonest, first)
   end
   return {'ok', soonest > 0 and schedule(soonest) or 0}

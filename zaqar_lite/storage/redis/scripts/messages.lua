@@ -161,11 +161,12 @@ operation('edit', UNLESS_FULL, {whole = true, version = true}, function()
   record, body = split_body(struct.pack('>I6I6I5I6', created, expires, ttl, d), whole, R.randomness, is_apart(record))
   local entering = new_entries()
   add_entry(entering, position, score_of(expires), d > now and score_of(d), record, body)
-  enter(entering, expires, true)
+  enter(entering)
+  keep(expires)
   if track then -- the message was moved here from another queue
     track = struct.pack('>I6I5', expires, ttl) .. track:sub(T.claim_count)
-    call('HSET', tracks, position, track)
-    keep(expires, {tracks, ids, attempts})
+    put('HSET', tracks, {position, track})
+    written[ids], written[attempts] = true, true
   end
   return {'ok', now, schedule(math.min(expires, d)), position, join_body(position, record), track or ''}
 end)

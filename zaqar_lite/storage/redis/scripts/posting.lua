@@ -1,21 +1,21 @@
 -- New messages as the driver packs them: ttl (5 bytes, ms), delay (5 bytes, ms), record from its
 -- randomness on.
 
--- Store them at positions from `first` on, as posted at the instant `at`, where so many messages are `there`.
+-- Store them at positions from `first` on, as posted at the instant `at`.
 -- Answers when the first of them is due or expires.
-local function store(blobs, first, at, there)
-  local soonest, latest, entering = at + 253402300799000, at, new_entries()
+local function store(blobs, first, at)
+  local soonest, entering = at + 253402300799000, new_entries()
   -- What messages of one ttl and delay have in common: the head of the record, and the scores.
   local kinds = {}
   local function kind_of(times)
     local ttl, delay = struct.unpack('>I5I5', times)
     local expires, d = at + ttl, delay > 0 and at + delay or 0
-    latest = math.max(latest, expires)
+    keep(expires)
     soonest = math.min(soonest, expires, d > 0 and d or expires)
     kinds[times] = {
       head = struct.pack('>I6I6I5I6', at, expires, ttl, d),
-      expires = string.format('%.0f', expires),
-      d = d > 0 and string.format('%.0f', d),
+      expires = score_of(expires),
+      d = d > 0 and score_of(d),
     }
     return kinds[times]
   end
@@ -24,7 +24,7 @@ local function store(blobs, first, at, there)
     local kind = kinds[times] or kind_of(times)
     add_entry(entering, struct.pack('>I8', first + k - 1), kind.expires, kind.d, split_body(kind.head, blob, 11))
   end
-  enter(entering, latest, there == 0)
+  enter(entering)
   return soonest
 end
 
@@ -48,16 +48,15 @@ local function send(outgoing, first)
   if #outgoing == 0 then
     return
   end
-  local seq, letters, latest = take_positions(#outgoing), {}, now
+  local seq, letters = take_positions(#outgoing), {}
   for i, word in ipairs(outgoing) do
     local number, at, size = struct.unpack('>I4I4H', word)
     local rest = word:sub(11 + size)
-    latest = math.max(latest, now + struct.unpack('>I5', rest))
+    keep(now + struct.unpack('>I5', rest))
     letters[i] = struct.pack('>I8H', seq + i - 1, size) .. word:sub(11, 10 + size) .. '\255\255'
       .. rest:sub(1, at) .. ('%016x'):format(first + number) .. rest:sub(at + 17)
   end
-  apply('RPUSH', outbox, letters)
-  keep(latest, {outbox})
+  put('RPUSH', outbox, letters)
   look_after_outbox()
 end
 
@@ -70,9 +69,9 @@ local function remember(fields, entries, until_when)
   for i, field in ipairs(fields) do
     known[2 * i - 1], known[2 * i] = field, head .. entries[i]
   end
-  apply('HSET', keys, known)
-  add_to(forgets, fields, string.format('%.0f', until_when))
-  keep(until_when, {keys, forgets})
+  put('HSET', keys, known)
+  add_to(forgets, fields, score_of(until_when))
+  keep(until_when)
 end
 
 -- The same for the keys of new messages, from the position `first` on: the random half of the message's id (8 bytes),
@@ -88,7 +87,7 @@ local function remember_messages(words, first, until_when)
     end
   end
   if count > 0 then
-    call('HSET', state, 'keyed', string.format('%.0f', first))
+    call('HSET', state, 'keyed', score_of(first))
   end
   remember(fields, entries, until_when)
 end
@@ -132,10 +131,9 @@ local function any_known(words)
 end
 
 -- What the driver is told instead of a post's outcome: where there is no room, or where the sweep must know of
--- the queue while outbox messages are on their way; or nil, and how many messages the queue has.
+-- the queue while outbox messages are on their way; else nil.
 local function refusal(count, new_keys, has_outgoing)
-  local there = call('HLEN', messages)
-  if there + count > tonumber(ARGV[5]) then
+  if call('HLEN', messages) + count > tonumber(ARGV[5]) then
     local gone = expire(250)
     return gone > 0 and {'again', now, gone} or {'full'}
   end
@@ -152,11 +150,9 @@ local function refusal(count, new_keys, has_outgoing)
     end
   end
   if has_outgoing and not visits and tonumber(life[N.armed] or 0) < now + ARMED / 2 then
-    call('HSET', state, 'armed', now + ARMED)
-    keep(now + 60000, {})
+    arm()
     return {'arm', now}
   end
-  return nil, there
 end
 
 -- Store messages in the order of the batch, all or none. Other operations wait for the longest call, so of a long post
@@ -191,7 +187,7 @@ operation('post', UNLESS_FULL, {whole = true, version = true}, function()
     return {'known'}
   end
   local new_keys = tonumber(ARGV[10]) + (own_key and 1 or 0)
-  local refused, there = refusal(count, new_keys, outbox_count > 0)
+  local refused = refusal(count, new_keys, outbox_count > 0)
   if refused then
     return refused
   end
@@ -202,11 +198,11 @@ operation('post', UNLESS_FULL, {whole = true, version = true}, function()
       fields[2 * i - 23], fields[2 * i - 22] = i - 12, ARGV[i]
     end
     call('UNLINK', staged) -- of a post that lost its state, if any
-    apply('HSET', staged, fields)
-    call('HSET', state, 'part', 1)
-    keep(now + tonumber(ARGV[11]), {staged})
+    put('HSET', staged, fields)
+    note('part', '1')
+    keep(now + tonumber(ARGV[11]))
   else
-    soonest = store(arguments(13, 12 + count), first, now, there)
+    soonest = store(arguments(13, 12 + count), first, now)
     remember_messages(words, first, until_when)
     send(arguments(13 + count, 12 + count + outbox_count), first)
     if own_key then
@@ -233,11 +229,11 @@ operation('publish', ALWAYS, {}, function()
     elseif kind == 'b' then
       remember_post(words[1], words[2], first, until_when)
     else
-      store(words, first + before, at, call('HLEN', messages))
+      store(words, first + before, at)
     end
     call('HDEL', staged, number)
     if call('HEXISTS', staged, number + 1) == 1 then
-      call('HSET', state, 'part', number + 1)
+      note('part', score_of(number + 1))
       return {'more'}
     end
   end

@@ -13,7 +13,7 @@ operation('create_queue', UNLESS_FULL, {}, function()
   if record[1] then
     return {'exists', unpack(record)}
   end
-  local version = string.format('%.0f', clock[1] * 1000000 + clock[2] + offset * 1000)
+  local version = score_of(clock[1] * 1000000 + clock[2] + offset * 1000)
   call('HSET', queue, 'version', version, 'metadata', ARGV[2], 'exposing', '')
   return {'created', version, ARGV[2], ''}
 end)
@@ -23,7 +23,7 @@ end)
 -- Answers: 'ok' and the new version; or 'changed'.
 operation('update_queue', UNLESS_FULL, {version = true}, function()
   local after = math.max(tonumber(ARGV[2]) + 1, clock[1] * 1000000 + clock[2] + offset * 1000)
-  after = string.format('%.0f', after)
+  after = score_of(after)
   call('HSET', queue, 'version', after, 'metadata', ARGV[3], 'exposing', ARGV[4])
   return {'ok', after}
 end)
@@ -124,7 +124,7 @@ operation('sweep', ALWAYS, {whole = true}, function()
   for _, key in ipairs({expiry, leases, due, parked, forgets}) do
     consider(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
   end
-  local armed = tonumber(call('HGET', state, 'armed') or 0)
+  local armed = tonumber(life[N.armed] or 0)
   if armed > now then
     consider(armed)
   end
@@ -136,8 +136,8 @@ operation('sweep', ALWAYS, {whole = true}, function()
     consider(now + 5000)
   end
   if following > 0 then
-    call('HSET', state, 'due', following)
-    keep(following, {})
+    note('due', score_of(following))
+    keep(following)
   else
     call('HDEL', state, 'due')
   end
@@ -163,6 +163,6 @@ register('spend', 'project', ALWAYS, function()
     full = math.max(full, now + (most - left) / rate * 1000)
     answer[#answer + 1] = string.format('%.3f', left)
   end
-  call('PEXPIREAT', rates, string.format('%.0f', full - offset + 60000))
+  call('PEXPIREAT', rates, score_of(full - offset + 60000))
   return answer
 end)

@@ -60,7 +60,7 @@ register('put_record', 'kind', UNLESS_FULL, function()
   local last = tonumber(call('HGET', counters, 'last') or 0)
   local version = math.max(last + 1, clock[1] * 1000000 + clock[2] + offset * 1000)
   local expires = ARGV[4] ~= '' and now + tonumber(ARGV[4]) or 0
-  call('HSET', counters, 'last', string.format('%.0f', version))
+  call('HSET', counters, 'last', score_of(version))
   call('HSET', values, ARGV[2], struct.pack('>I8I6', version, expires) .. ARGV[5])
   call('ZADD', fields, 0, ARGV[2])
   if expires == 0 then
