@@ -114,9 +114,9 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
     ): "In RAM there are no pages to give back.",
     (
         "zaqar_lite/storage/redis/posting.py",
-        "if number - before == PART_SIZE or size > _PART_BYTES or number == len(words):",
+        "while len(some) > 1 and sum(map(len, some)) > _PART_BYTES:",
         ">=",
-    ): "A part of a post ends one message sooner where its bytes are the bound exactly.",
+    ): "A part of a post has half the messages where its bytes are the bound exactly.",
     (
         "zaqar_lite/api/v2/jobs.py",
         '"rate": round(job.done / seconds, 1),',

@@ -3,11 +3,11 @@
 The attempts of a message, oldest first: length of the rest 2, size as the domain counts it 2,
 ATTEMPT, reason 1+n (255: none), detail 2+n (65535: none), client.
 
-The entry of an idempotency key has the ids that it answers. That of a post whose messages are all
-new has the first position, and the random halves of the ids:
+The entry of an idempotency key has the ids that it answers. Those of messages that were new to the
+post have the number among these in place of their position, which counts from `first` on:
 
     0   deadline 6   1   digest 16   ids 16 each
-    0   deadline 6   2   digest 16   position 8   randomness 8 each
+    0   deadline 6   2   digest 16   first 8   ids 16 each
 
 A client is one byte of kind and: 0 length 2 and UTF-8; 1 the 16 bytes of a dashed UUID;
 2 those of 32 hex digits.
@@ -51,6 +51,7 @@ _NO_ORIGIN = 32_768
 _HELD, _PARKED, _REMEMBERED, _WAITS = 8, 16, 32, 64
 _OUTCOMES = (Ended.RELEASED, Ended.RELEASED, Ended.FAILED, Ended.LAPSED, Ended.DEAD)
 _NO_DELAY = (1 << 48) - 1
+_MOST_NEW = 1 << 32
 _NO_REASON, _NO_DETAIL = b"\xff", b"\xff\xff"
 _number = int.from_bytes
 
@@ -108,9 +109,18 @@ def pack_outbox_entry(number: int, entry: OutboxEntry, client: bytes, randomness
     return _OUTBOX_MESSAGE.pack(number, id_at, len(tag)) + tag + rest
 
 
-def pack_key(key: IdempotencyKey | None) -> bytes:
-    """Write an idempotency key as scripts take it; nothing where there is none."""
-    return b"" if key is None else key.digest + key.text.encode()
+def pack_key(
+    key: IdempotencyKey, answers: Sequence[int | bytes], randomness: Sequence[bytes]
+) -> bytes:
+    """Write the key of a whole post as scripts take it.
+
+    `answers` are the ids that it answers, or indexes of new messages, whose ids have `randomness`.
+    """
+    ids = [
+        one if isinstance(one, bytes) else one.to_bytes(8, "big") + randomness[one]
+        for one in answers
+    ]
+    return b"".join((key.digest, sized(key.text, 2), *ids))
 
 
 def pack_message_key(message: NewMessage, randomness: bytes) -> bytes:
@@ -119,33 +129,15 @@ def pack_message_key(message: NewMessage, randomness: bytes) -> bytes:
     return b"" if key is None else randomness + key.digest + key.text.encode()
 
 
-def pack_ids(answers: Sequence[int | bytes], randomness: Sequence[bytes]) -> bytes:
-    """Write the ids of a post's messages, new ones without their positions, as scripts take them.
-
-    `answers` are ids, and indexes among the new ones; empty where each message is new.
-    """
-    if not answers:
-        return b"\x02" + b"".join(randomness)
-    return b"\x01" + b"".join(
-        one if isinstance(one, bytes) else one.to_bytes(8, "big") + randomness[one]
-        for one in answers
-    )
-
-
-def read_ids(kind: int, packed: bytes) -> list[str]:
-    """The ids in the entry of an idempotency key."""
-    if kind == 1:
-        return [packed[at : at + 16].hex() for at in range(0, len(packed), 16)]
-    first = _number(packed[:8], "big")
-    return [
-        f"{first + number:016x}{packed[8 * number + 8 : 8 * number + 16].hex()}"
-        for number in range(len(packed) // 8 - 1)
-    ]
-
-
 def read_key(entry: bytes) -> KnownKey:
     """What the entry of an idempotency key says."""
-    return KnownKey(read_ids(entry[6], entry[23:]), entry[7:23])
+    first, start = (0, 23) if entry[6] == 1 else (_number(entry[23:31], "big"), 31)
+    ids: list[str] = []
+    for at in range(start, len(entry), 16):
+        position = _number(entry[at : at + 8], "big")
+        position += first if position < _MOST_NEW else 0
+        ids.append(f"{position:016x}{entry[at + 8 : at + 16].hex()}")
+    return KnownKey(ids, entry[7:23])
 
 
 def new_randomness(count: int) -> list[bytes]:

@@ -13,7 +13,8 @@ step that commits looks keys up only where the queue has got others since.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import repeat
+from itertools import chain, repeat
+from struct import Struct
 from typing import cast
 
 from zaqar_lite.domain.errors import KeyReused
@@ -25,12 +26,10 @@ from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.redis.codec import (
     new_randomness,
     pack_client,
-    pack_ids,
     pack_key,
     pack_message_key,
     pack_new,
     pack_outbox_entry,
-    read_ids,
     read_key,
 )
 from zaqar_lite.storage.redis.limiter import is_long
@@ -41,6 +40,7 @@ from zaqar_lite.storage.redis.runner import Runner
 PART_SIZE = 100
 """Messages of a long post that one step stores, in under 1 ms; many such steps follow."""
 _PART_BYTES = 65_536
+_SIZE = Struct(">I")
 
 
 class _Batch:
@@ -83,7 +83,7 @@ class _Batch:
 
     async def words(
         self, client: bytes, batch_key: IdempotencyKey | None
-    ) -> tuple[tuple[bytes, bytes, int, int, int, Word], list[bytes]]:
+    ) -> tuple[tuple[bytes, int, int, int, Word], list[bytes]]:
         """The batch as arguments of `post`: what is told of it, and its data, if long in parts."""
         blobs: list[bytes] = []
         outbox: list[bytes] = []
@@ -103,15 +103,16 @@ class _Batch:
                     longest = max(longest, one.ttl_ms)
         if not any(keys):
             keys.clear()
-        own_key = pack_key(batch_key)
-        ids = b"" if batch_key is None else pack_ids(self._answers, self.randomness)
+        own_key = b""
+        if batch_key is not None:
+            answers = self._answers or range(len(blobs))
+            own_key = pack_key(batch_key, answers, self.randomness)
         counts = len(blobs), len(outbox), len(keys) - keys.count(b"")
         if len(blobs) + len(outbox) <= PART_SIZE:
-            return (own_key, ids, *counts, ""), [*blobs, *outbox, *keys]
-        own = [own_key, ids] if own_key else []
-        kinds = (b"k", keys), (b"m", blobs), (b"c", outbox), (b"b", own)
+            return (own_key, *counts, ""), [*blobs, *outbox, *keys]
+        kinds = (b"k", keys), (b"m", blobs), (b"c", outbox), (b"b", [own_key] if own_key else [])
         parts = [part for kind, some in kinds for part in _parts(kind, some)]
-        return (own_key, b"", *counts, longest), parts
+        return (own_key, *counts, longest), parts
 
     async def posted(self, first: int) -> Sequence[Posted]:
         """What is answered, where the stored messages are at consecutive positions from `first`."""
@@ -142,15 +143,16 @@ def _have_keys(messages: Sequence[NewMessage]) -> bool:
 
 def _parts(kind: bytes, words: Sequence[bytes]) -> Iterator[bytes]:
     """Write words in parts, as `words_in` reads them (`posting.lua`)."""
-    part: list[bytes] = []
-    before = size = 0
-    for number, word in enumerate(words, 1):
-        part += (len(word).to_bytes(4, "big"), word)
-        size += len(word)
-        if number - before == PART_SIZE or size > _PART_BYTES or number == len(words):
-            yield kind + before.to_bytes(4, "big") + b"".join(part)
-            part.clear()
-            before, size = number, 0
+    start = 0
+    while start < len(words):
+        some = words[start : start + PART_SIZE]
+        while len(some) > 1 and sum(map(len, some)) > _PART_BYTES:
+            some = some[: len(some) // 2]
+        sizes = map(_SIZE.pack, map(len, some))
+        yield b"".join(
+            (kind, _SIZE.pack(start), *chain.from_iterable(zip(sizes, some, strict=True)))
+        )
+        start += len(some)
 
 
 class Posting(MessageStore):
@@ -184,10 +186,10 @@ class Posting(MessageStore):
                     raise
                 looks = True  # another key may be named first, which is known
                 continue
-            if looks and not batch.messages and batch_key is None:
+            if not batch.messages and batch_key is None:
                 return await batch.posted(0)
             head, data = await batch.words(pack_client(client_id), batch_key)
-            _, _, _, outbox, new_keys, longest = head
+            _, _, outbox, new_keys, longest = head
             status, *rest = await self._runner.run(
                 queue,
                 "post",
@@ -210,7 +212,7 @@ class Posting(MessageStore):
                     self._outbox.begin_to_drain(queue)
                 return await batch.posted(int.from_bytes(first, "big"))
             if status == b"repeated":
-                return [Posted(one, duplicate=True) for one in read_ids(*rest)]
+                return [Posted(one, duplicate=True) for one in read_key(rest[0]).ids]
             if status != b"known" and (looks or not new_keys):  # known keys take no room
                 if status == b"full":
                     raise too_many_messages(queue, options.max_messages)

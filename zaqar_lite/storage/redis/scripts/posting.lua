@@ -28,19 +28,6 @@ local function store(blobs, first, at)
   return soonest
 end
 
--- A part of a long post, or of what belongs to it: its kind, how many words are in the parts of this kind before it
--- (4 bytes), then words with their lengths (4 bytes) before them. Kinds: 'm' messages, 'k' the keys of messages
--- (remember_messages), 'c' outbox messages (send), 'b' the post's own key and its ids (remember_post). Answers the
--- words.
-local function words_in(part)
-  local words, count, at = {}, 0, 6
-  while at <= #part do
-    count = count + 1
-    words[count], at = struct.unpack('>I4c0', part, at)
-  end
-  return words
-end
-
 -- Put outbox messages into the outbox. Each is: which of the new messages it belongs to, from 0 on (4 bytes), where
 -- its id goes in the rest (4 bytes), length of the target's tag (2 bytes), tag, and the rest: as a message that
 -- has the random half of the id already. `first` is the position of the first new message.
@@ -62,9 +49,6 @@ end
 
 -- Remember keys until an instant: fields, and for each its entry behind that (codec.py).
 local function remember(fields, entries, until_when)
-  if #fields == 0 then
-    return
-  end
   local known, head = {}, struct.pack('>I6', until_when)
   for i, field in ipairs(fields) do
     known[2 * i - 1], known[2 * i] = field, head .. entries[i]
@@ -75,8 +59,8 @@ local function remember(fields, entries, until_when)
 end
 
 -- The same for the keys of new messages, from the position `first` on: the random half of the message's id (8 bytes),
--- the digest of what the key stands for (16 bytes) and the key's text; '' for a message that has none. `keyed` tells who
--- has looked up keys before (post) that there are others now.
+-- the digest of what the key stands for (16 bytes) and the key's text; '' for a message that has none. `keyed` tells
+-- who has looked up keys before (post) that there are others now.
 local function remember_messages(words, first, until_when)
   local fields, entries, count = {}, {}, 0
   for i, word in ipairs(words) do
@@ -88,25 +72,28 @@ local function remember_messages(words, first, until_when)
   end
   if count > 0 then
     call('HSET', state, 'keyed', score_of(first))
+    remember(fields, entries, until_when)
   end
-  remember(fields, entries, until_when)
 end
 
--- The same for the key of a whole post: the digest and the text; `ids` are those that it answers, behind the kind of
--- its entry. Where that is 2 all are new, and the random halves are given; else of those that are new (4 bytes of
--- zero) the index and the random half.
-local function remember_post(word, ids, first, until_when)
-  local kind, all = ids:sub(1, 1), {ids:sub(2)}
-  if kind == '\2' then
-    all = {struct.pack('>I8', first), all[1]}
-  else
-    for at = 2, #ids, 16 do
-      local high, number = struct.unpack('>I4I4', ids, at)
-      all[(at + 14) / 16] = high > 0 and ids:sub(at, at + 15)
-        or struct.pack('>I8', first + number) .. ids:sub(at + 8, at + 15)
-    end
+-- The same for the key of a whole post: the digest of what it stands for (16 bytes), the length of its text (2 bytes),
+-- the text, and the ids that it answers (codec.py).
+local OWN_KEY = '>c16Hc0'
+local function remember_post(word, first, until_when)
+  local digest, text, at = struct.unpack(OWN_KEY, word)
+  remember({'b' .. text}, {'\2' .. digest .. struct.pack('>I8', first) .. word:sub(at)}, until_when)
+end
+
+-- A part of a long post, or of what belongs to it: its kind, how many words are in the parts of this kind before it
+-- (4 bytes), then words with their lengths (4 bytes) before them. Kinds: 'm' messages (store), 'k' the keys of messages
+-- (remember_messages), 'c' outbox messages (send), 'b' the post's own key (remember_post). Answers the words.
+local function words_in(part)
+  local words, count, at = {}, 0, 6
+  while at <= #part do
+    count = count + 1
+    words[count], at = struct.unpack('>I4c0', part, at)
   end
-  remember({'b' .. word:sub(17)}, {kind .. word:sub(1, 16) .. table.concat(all)}, until_when)
+  return words
 end
 
 -- Whether an entry of a key stands for something now.
@@ -158,35 +145,36 @@ end
 -- Store messages in the order of the batch, all or none. Other operations wait for the longest call, so of a long post
 -- the driver gives parts: this call looks up its keys, takes its positions and puts the parts aside. From then on it
 -- is committed, and `publish` stores one part after the other.
--- ARGV: 1 offset, 2 version, 3 idempotency window (ms), 4 most keys, 5 most messages, 6 the post's own key with
---       its digest ('' for none), 7 the ids that it answers (remember_post), 8 number of messages, 9 of outbox
---       messages, 10 of keys that messages have, 11 the longest ttl of the messages (ms), where parts follow,
---       12 what `known` has told of the queue's keys when it was asked for these, or ''; then parts (words_in): first
---       those of keys; or messages (store), outbox messages (send) and, where any has one, the key of each message
---       (remember_messages)
+-- ARGV: 1 offset, 2 version, 3 idempotency window (ms), 4 most keys, 5 most messages, 6 the post's own key
+--       (remember_post; '' for none), 7 number of messages, 8 of outbox messages, 9 of keys that messages have, 10 the
+--       longest ttl of the messages (ms), where parts follow, 11 what `known` has told of the queue's keys when it was
+--       asked for these, or ''; then parts (words_in): first those of keys, last that of the post's own; or messages
+--       (store), outbox messages (send) and, where any has one, the key of each message (remember_messages)
 -- Answers: 'ok', instant to register and first position: the messages are at consecutive ones. Or nothing was done. The
--- post's own key is known: 'repeated', the kind of its entry, and its ids (codec.py). A key stands for something else,
--- or is that of a message: 'known'; the driver looks which, leaves out messages and comes again. Full: 'full', or
--- 'many_keys' and when the oldest of them ends (ms from now). With outbox messages also 'arm' and now: the driver must
--- register the queue and come again.
+-- post's own key is known: 'repeated', and its entry (codec.py). A key stands for something else, or is that of a
+-- message: 'known'; the driver looks which, leaves out messages and comes again. Full: 'full', or 'many_keys' and when
+-- the oldest of them ends (ms from now). With outbox messages also 'arm' and now: the driver must register the queue
+-- and come again.
 operation('post', UNLESS_FULL, {whole = true, version = true}, function()
-  local own_key = ARGV[6] ~= ''
-  local entry = own_key and call('HGET', keys, 'b' .. ARGV[6]:sub(17))
-  if is_known(entry) then
-    local is_same = entry:sub(8, 23) == ARGV[6]:sub(1, 16)
-    return is_same and {'repeated', entry:byte(7), entry:sub(24)} or {'known'}
+  local has_own = ARGV[6] ~= ''
+  if has_own then
+    local digest, text = struct.unpack(OWN_KEY, ARGV[6])
+    local entry = call('HGET', keys, 'b' .. text)
+    if is_known(entry) then
+      return {entry:sub(8, 23) == digest and 'repeated' or 'known', entry}
+    end
   end
-  local is_long, count, outbox_count = ARGV[11] ~= '', tonumber(ARGV[8]), tonumber(ARGV[9])
-  local words = is_long and {} or arguments(13 + count + outbox_count, #ARGV)
-  local is_old, at = any_known(words), 13
-  local may_be_known = is_long and ARGV[12] ~= (call('HGET', state, 'keyed') or '0')
-  while may_be_known and not is_old and ARGV[at] and ARGV[at]:sub(1, 1) == 'k' do
+  local is_long, count, outbox_count = ARGV[10] ~= '', tonumber(ARGV[7]), tonumber(ARGV[8])
+  local words = is_long and {} or arguments(12 + count + outbox_count, #ARGV)
+  local is_old, at = any_known(words), 12
+  local may_be_known = is_long and ARGV[11] ~= (call('HGET', state, 'keyed') or '0')
+  while may_be_known and not is_old and ARGV[at]:sub(1, 1) == 'k' do
     is_old, at = any_known(words_in(ARGV[at])), at + 1
   end
   if is_old then
     return {'known'}
   end
-  local new_keys = tonumber(ARGV[10]) + (own_key and 1 or 0)
+  local new_keys = tonumber(ARGV[9]) + (has_own and 1 or 0)
   local refused = refusal(count, new_keys, outbox_count > 0)
   if refused then
     return refused
@@ -194,19 +182,19 @@ operation('post', UNLESS_FULL, {whole = true, version = true}, function()
   local first, until_when, soonest = take_positions(count), now + tonumber(ARGV[3]), now
   if is_long then
     local fields = {0, struct.pack('>I6I8I6', now, first, until_when)}
-    for i = 13, #ARGV do
-      fields[2 * i - 23], fields[2 * i - 22] = i - 12, ARGV[i]
+    for i = 12, #ARGV do
+      fields[2 * i - 21], fields[2 * i - 20] = i - 11, ARGV[i]
     end
     call('UNLINK', staged) -- of a post that lost its state, if any
     put('HSET', staged, fields)
     note('part', '1')
-    keep(now + tonumber(ARGV[11]))
+    keep(now + tonumber(ARGV[10]))
   else
-    soonest = store(arguments(13, 12 + count), first, now)
+    soonest = store(arguments(12, 11 + count), first, now)
     remember_messages(words, first, until_when)
-    send(arguments(13 + count, 12 + count + outbox_count), first)
-    if own_key then
-      remember_post(ARGV[6], ARGV[7], first, until_when)
+    send(arguments(12 + count, 11 + count + outbox_count), first)
+    if has_own then
+      remember_post(ARGV[6], first, until_when)
     end
   end
   return {'ok', schedule(new_keys > 0 and math.min(soonest, until_when) or soonest), struct.pack('>I8', first)}
@@ -227,7 +215,7 @@ operation('publish', ALWAYS, {}, function()
     elseif kind == 'k' then
       remember_messages(words, first + before, until_when)
     elseif kind == 'b' then
-      remember_post(words[1], words[2], first, until_when)
+      remember_post(words[1], first, until_when)
     else
       store(words, first + before, at)
     end
