@@ -1,5 +1,6 @@
 """A client that writes bytes on a socket, and reads what comes back answer by answer."""
 
+import contextlib
 import json
 import socket
 import time
@@ -8,9 +9,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
+import httptools
+
 from tests.api.conftest import CLIENT_ID, PROJECT
 from tests.server import ServerProcess
 from zaqar_lite.api.request import Request
+from zaqar_lite.server.http1 import HeadReader, KnownHeads
 
 SENDER = {"Client-ID": CLIENT_ID, "X-Project-ID": PROJECT}
 UPGRADE = {
@@ -136,22 +140,11 @@ def chunked(method: str, path: str, *parts: bytes, **headers: str) -> bytes:
     return request(method, path, headers=named) + sent + b"0\r\n\r\n"
 
 
-class Unasked:
-    """What takes requests from a reader, and does nothing with them but keeping their heads."""
-
-    def __init__(self) -> None:
-        self.heads: list[Request] = []
-
-    def begin_request(self, head: Request, *, expects_continue: bool) -> None:
-        """Take a head."""
-        self.heads.append(head)
-
-    def take_body(self, part: bytes) -> None:
-        """Take a part of a body."""
-
-    def end_request(self) -> None:
-        """Take the end."""
-
-    def upgrades(self, _: bytes) -> bool:
-        """Leave the connection to HTTP."""
-        return False
+def parsed(data: bytes, heads: KnownHeads | None = None) -> list[Request]:
+    """The request of a head, unless it is none; `heads` may keep it."""
+    reader = HeadReader()
+    with contextlib.suppress(httptools.HttpParserError):
+        reader.feed(data, 0)
+        if reader.request is not None and heads is not None and not reader.upgrades:
+            heads.keep(bytes(reader.data), reader.request)
+    return [] if reader.request is None else [reader.request]

@@ -1,6 +1,5 @@
 """Heads that are known and not parsed again: each must stand for the same request only."""
 
-import contextlib
 import gc
 import json
 import random
@@ -12,19 +11,18 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import httptools
 import httpx
 import pytest
 from msgspec.structs import replace
 
 from tests.api.conftest import CLIENT_ID, running
-from tests.api.sockets import Raw, Unasked, request
+from tests.api.sockets import Raw, parsed, request
 from tests.keystone import Keystone
 from tests.server import ServerProcess
 from zaqar_lite.api.request import Request, Route
 from zaqar_lite.domain.identity import Access
 from zaqar_lite.main import create_app
-from zaqar_lite.server.http1 import KnownHeads, RequestReader
+from zaqar_lite.server.http1 import KnownHeads
 from zaqar_lite.server.loading import load
 
 POST = "/v2/queues/q/messages"
@@ -211,11 +209,10 @@ async def test_rules_are_compared_with_each_request_of_a_known_head(keystone: Ke
     app, heads = create_app(load(environment={}, overrides=settings)), KnownHeads()
 
     async def asked(path: str) -> int:
-        sent, parsed = request("GET", path, headers={"X-Auth-Token": token}), Unasked()
+        sent = request("GET", path, headers={"X-Auth-Token": token})
         head = heads.get(sent) or heads.find_like(sent)
         if head is None:
-            RequestReader(parsed, heads).feed_head(sent)
-            (head,) = parsed.heads
+            (head,) = parsed(sent, heads)
         answered = await app.answer(replace(head))
         assert head.known is not None
         lets_in.append(head.known.route is not None)
@@ -245,16 +242,12 @@ async def test_a_head_is_found_only_if_the_parser_makes_the_same_of_it() -> None
         first = f"POST {chance.choice(TARGETS)} HTTP/1.1"
         lines = (first, "Host: h", *chance.choices(LINES, k=chance.randint(0, 4)))
         data = "\r\n".join((*lines, "", "")).encode("latin-1")
-        parsed = Unasked()
-        with contextlib.suppress(httptools.HttpParserError):
-            RequestReader(parsed, KnownHeads()).feed(data)
         if (known := (heads.get(data) or heads.find_like(data))) is not None:
-            (expected,) = parsed.heads
+            (expected,) = parsed(data)
             for name in Request.__struct_fields__[:8]:
                 assert getattr(known, name) == getattr(expected, name), (data, name)
             found += 1
-        with contextlib.suppress(httptools.HttpParserError):
-            RequestReader(Unasked(), heads).feed_head(data)
+        parsed(data, heads)
     assert found > 1_000
 
 
@@ -285,9 +278,8 @@ async def test_a_head_is_found_only_if_the_parser_makes_the_same_of_it() -> None
 def test_a_head_is_like_one_that_differs_in_its_length_date_and_ids(
     sent: Mapping[str, str], like: Mapping[str, str], is_found: bool
 ) -> None:
-    heads, unasked = KnownHeads(), Unasked()
-    RequestReader(unasked, heads).feed_head(request("POST", POST, headers=sent))
-    (known,) = unasked.heads
+    heads = KnownHeads()
+    (known,) = parsed(request("POST", POST, headers=sent), heads)
     assert known.known is not None
     known.known.route, known.known.most = Route("POST", POST, Access(None, None), ()), 100
     found = heads.get(request("POST", POST, headers=like)) or heads.find_like(
@@ -304,16 +296,16 @@ def test_a_head_is_like_one_that_differs_in_its_length_date_and_ids(
 
 def test_a_head_that_is_not_kept_any_more_is_freed_at_once() -> None:
     """The server's collector is thorough at half a million objects: a GB of such heads."""
-    heads, unasked = KnownHeads(), Unasked()
+    heads = KnownHeads()
     gc.disable()
     try:
         for number in range(1_100):
             sent = request("POST", POST, headers={"X-Unique": str(number), "Idempotency-Key": "k"})
-            RequestReader(unasked, heads).feed_head(sent)
+            (one,) = parsed(sent, heads)
             if not number:
-                first = weakref.ref(unasked.heads[0].known)
+                first = weakref.ref(one.known)
                 assert first() is not None
-            unasked.heads.clear()
+            del one
         assert first() is None
     finally:
         gc.enable()
@@ -352,5 +344,5 @@ def test_no_head_takes_long_to_be_looked_for() -> None:
 )
 def test_only_a_head_that_may_come_again_is_kept(sent: bytes, is_kept: bool) -> None:
     heads = KnownHeads()
-    RequestReader(Unasked(), heads).feed_head(sent)
+    parsed(sent, heads)
     assert ((heads.get(sent) or heads.find_like(sent)) is not None) is is_kept

@@ -20,17 +20,18 @@ from zaqar_lite.server.http1 import (
     CONTINUE,
     FAILED,
     FULL,
+    HEAD_END,
     LAST_CHUNK,
     LONGEST_KEPT,
+    MAX_HEAD,
     NO_HTTP,
-    NO_UPGRADE,
     SOCKETS_ONLY,
     TOO_LARGE,
+    ChunkReader,
     ClientConnection,
+    HeadReader,
     KnownHeads,
-    RequestReader,
     ServerState,
-    Upgraded,
     encode_chunk,
     encode_headers,
     encode_response,
@@ -42,9 +43,6 @@ from zaqar_lite.settings import Settings
 logger = logging.getLogger("zaqar_lite")
 _DISCARDED_BYTES = 8 * 1024 * 1024
 _DISCARDED_SECONDS = 2.0
-_MAX_HEAD = 262_144
-_PARSED = 8_192
-"""Bytes of a head or a body that are parsed at a time."""
 _AT_ONCE = 16
 """Requests of one connection that are answered before other connections have their turn."""
 _UNREAD_BODY = 65_536
@@ -58,8 +56,7 @@ _RESERVED_FILES = 2 * _SPARE
 """Open files besides the connections of clients: the store's, the listener and the spare ones."""
 _ALL_TAKEN = "all %d connections are taken (max_connections): further clients are told 503"
 NO_HTTP_LINE = "Invalid HTTP request received."
-_MALFORMED = (type(None), httptools.HttpParserInvalidURLError, UnicodeDecodeError)
-"""What the parser's callbacks raise, if anything, about input that is no HTTP."""
+_NO_UPGRADE = "Unsupported upgrade request."
 
 
 def _allow_files(connections: int) -> int:
@@ -113,11 +110,10 @@ class HttpConnection(ClientConnection):
     _date: list[tuple[bytes, bytes]] | None = None
     _date_lines = b""
     __slots__ = (
-        *("_answered_at", "_arrived", "_awaits_body", "_begun_at", "_body", "_closes"),
-        *("_discarded", "_ends", "_expects", "_gone", "_heard_at", "_is_busy"),
-        *("_is_for_sockets", "_is_paused", "_is_whole", "_later", "_left", "_next"),
-        *("_overhead", "_read_at", "_reader", "_request", "_stops", "_tail", "_timer"),
-        *("_unparsed", "_unread_bytes", "_writable", "is_secure"),
+        *("_answered_at", "_arrived", "_begun_at", "_body", "_chunks", "_closes", "_discarded"),
+        *("_ends", "_gone", "_head", "_heard_at", "_is_busy", "_is_for_sockets"),
+        *("_is_paused", "_is_whole", "_later", "_left", "_next", "_read_at", "_request"),
+        *("_stops", "_timer", "_unparsed", "_unread_bytes", "_writable", "is_secure"),
     )
 
     def __init__(
@@ -129,11 +125,12 @@ class HttpConnection(ClientConnection):
     ) -> None:
         super().__init__(server_state)
         self.is_secure = self._is_for_sockets = False
-        self._reader: RequestReader | None = None
         self._unparsed = b""
-        """What waits for an answer, or, where `_awaits_body`, for the rest of a request."""
-        self._awaits_body = False
-        """Whether a request is begun by a head that is known, and its body has not come whole."""
+        """What follows the request that is answered, or begun once its body has come."""
+        self._head: HeadReader | None = None
+        """Reads a head whose end has not come."""
+        self._chunks: ChunkReader | None = None
+        """Reads the body of the last request if that comes in chunks."""
         self._later: asyncio.Handle | None = None
         self._is_paused = False
         self._next: Request | None = None
@@ -146,15 +143,11 @@ class HttpConnection(ClientConnection):
         """Whether all of the last request has come."""
         self._left = 0
         """How many bytes of its body have not come, where that is known."""
-        self._tail = b""
-        """The last three bytes that were parsed."""
         self._body = bytearray()
         self._arrived: asyncio.Future[bool] | None = None
         self._gone: asyncio.Future[None] | None = None
         self._writable: asyncio.Future[None] | None = None
-        self._expects = self._closes = self._ends = self._stops = False
-        self._overhead = 0
-        """How many bytes came in a row that are no body: of a head, or behind a chunk."""
+        self._closes = self._ends = self._stops = False
         self._unread_bytes = 0
         self._heard_at = self._begun_at = self._read_at = self._answered_at = 0.0
         self._discarded = -1
@@ -191,42 +184,38 @@ class HttpConnection(ClientConnection):
             self._pass_over(data)
             return
         self._heard_at = self._loop.time()
-        if self._awaits_body:
-            data, self._unparsed = self._unparsed + data, b""
-        elif self._unparsed:
+        if self._unparsed:
             self._unparsed += data
             self._pause()
             return
         start, most, answered = 0, len(data), 0
-        while start < most:
-            if self._discarded >= 0 or self.lost or self._transport.is_closing():
-                return
-            reader, end = self._reader, 0
-            if self._is_whole and (reader is None or not reader.reads_head):
+        while start < most and not (self._discarded >= 0 or self._transport.is_closing()):
+            if not self._is_whole:
+                start = self._take_body(data, start)
+                continue
+            known, end = None, 0
+            if self._head is None:
                 is_enough = answered >= _AT_ONCE
                 if is_enough or self._is_busy or self._writable is not None:
-                    self._set_aside(data[start:], goes_on=is_enough)
+                    self._unparsed = data[start:]
+                    if is_enough:
+                        self._later = self._loop.call_soon(self._read_on)
                     return
-                end = data.find(b"\r\n\r\n", start, start + LONGEST_KEPT) + 4
-            if end < 4:
-                end = self._end_of_part(data, start)
-                self._feed(data, start, end)
-                start = end
+                answered += 1
+                end = data.find(HEAD_END, start, start + LONGEST_KEPT) + 4
+            if end >= 4:
+                head = data[start:end]
+                known = self.heads.get(head) or self.heads.find_like(head)
+            if known is None:
+                start = self._parse_head(data, start)
                 continue
-            answered += 1
-            head = data[start:end]
-            known = self.heads.get(head) or self.heads.find_like(head)
-            if known is not None and most - end >= known.size:
-                start, self._awaits_body = end + known.size, False
-                kept, document = known.known or known, data[end:start]
-                self._run(replace(known, known=kept, document=document, source=self))
-            elif known is not None and self._waits_for_body(known):
-                self._set_aside(data[start:], awaits_body=True)
-                return
+            start, kept = end, known.known or known
+            if most - end >= known.size:
+                start += known.size
+                self._run(replace(known, known=kept, document=data[end:start], source=self))
             else:
-                self._awaits_body = False
-                self._feed(data, start, end, is_head=True)
-                start = end
+                self._begun_at = self._heard_at
+                self._begin_request(replace(known, known=kept))
         if self._next is not None:
             self._start_next()  # even if its body has not come
 
@@ -250,7 +239,7 @@ class HttpConnection(ClientConnection):
         if self._later is not None:
             self._later.cancel()
         self._next = None
-        self._unparsed, self._reader = b"", None
+        self._unparsed, self._head, self._chunks = b"", None, None
         self._end_body(is_whole=False)
         for waiting in (self._gone, self._writable):
             if waiting is not None and not waiting.done():
@@ -258,101 +247,106 @@ class HttpConnection(ClientConnection):
 
     def shutdown(self) -> None:
         """Close the connection, after the answer that is being made, because the server stops."""
-        if self._is_busy or self._awaits_body or self._next is not None:
+        if self._is_busy or self._next is not None:
             self._stops = True
         else:
             self._transport.close()
 
     # Reading.
 
-    def _end_of_part(self, data: bytes, start: int) -> int:
-        """Where to end what is parsed next: behind the request, so that no other one begins in it.
-
-        A head ends with an empty line, and so does a chunked body.
-        """
-        limit = min(start + _PARSED, len(data))
-        if not self._is_whole and self._left > 0:
-            return min(start + self._left, limit)
-        tail = len(self._tail)
-        if (at := (self._tail + data[start : start + 3]).find(b"\r\n\r\n")) < 0:
-            tail, at = 0, data.find(b"\r\n\r\n", start, limit) - start
-        return limit if at < 0 else start + at + 4 - tail
-
-    def _feed(self, data: bytes, start: int, end: int, *, is_head: bool = False) -> None:
-        """Have a part of the data parsed."""
-        reader, part = self._reader, data[start:end]
+    def _parse_head(self, data: bytes, start: int) -> int:
+        """Parse a head, or a part of one; answer where that ends."""
+        reader = self._head
         if reader is None:
-            reader = self._reader = RequestReader(self, self.heads)
-        begun_before = reader.reads_head
+            reader = self._head = HeadReader()
+            self._begun_at = self._heard_at
         try:
-            if is_head:
-                reader.feed_head(part)
-            else:
-                reader.feed(part)
-        except Upgraded as upgraded:
-            self._become_socket(upgraded.handshake + data[end:])
-            return
-        except httptools.HttpParserError as error:
-            is_bug = not isinstance(error.__context__, _MALFORMED)
-            logger.warning(NO_HTTP_LINE, exc_info=error if is_bug else None)
-            self._end_with(NO_HTTP)
-            return
-        self._tail = part[-3:] if len(part) > 2 else (self._tail + part)[-3:]
-        if self._is_whole:
-            self._start_next()
-        if self._is_whole and not reader.reads_head:
-            self._overhead = 0
-            return
-        if reader.reads_head and not begun_before:
-            self._begun_at = self._heard_at
-        self._overhead += len(part)
-        if self._overhead > _MAX_HEAD:
+            end = reader.feed(data, start)
+        except httptools.HttpParserError:
+            return self._refuse_input(data)
+        if len(reader.data) > MAX_HEAD:
             self._end_with(TOO_LARGE)
+        elif reader.request is not None:
+            self._head = None
+            self._take_head(reader, reader.request, data[end:])
+            if self.lost:  # what follows is a WebSocket's
+                return len(data)
+        return end
 
-    def begin_request(self, request: Request, *, expects_continue: bool) -> None:
-        """Take a request whose body follows, if it has one."""
-        if not self._overhead:
-            self._begun_at = self._heard_at
-        self._overhead = 0
+    def _take_head(self, reader: HeadReader, request: Request, rest: bytes) -> None:
+        """Begin the request of a head, or a WebSocket."""
+        head = bytes(reader.data)
+        if reader.upgrades and self._is_handshake(request):
+            self._become_socket(head.lstrip() + rest)
+            return
         self.application.look_at(request)
-        if expects_continue:
-            request.reads_first = False
+        if reader.upgrades:
+            logger.warning(_NO_UPGRADE)  # it goes on with HTTP
+        else:
+            self.heads.keep(head, request)
+        self._begin_request(request)
+
+    def _begin_request(self, request: Request) -> None:
+        """Take a request whose body follows, if it has one."""
+        if request.route is not None and not self._waits_for_body(request):
+            request.forget_admission()
         request.source = self
         self._request = self._next = request
-        self._is_whole, self._left, self._expects = False, request.size, expects_continue
-        self._body = bytearray()
+        self._is_whole, self._left, self._body = not request.size, request.size, bytearray()
+        self._chunks = ChunkReader() if request.size < 0 else None
+        if self._is_whole:
+            self._start_next()
 
-    def take_body(self, part: bytes) -> None:
-        """Take a part of the body of the request that began last."""
-        request, self._overhead = self._request, 0
-        self._left -= len(part)
-        if request is None or request.is_read:  # it was answered without it
-            return
+    def _take_body(self, data: bytes, start: int) -> int:
+        """Take a part of the body of the request that began last; answer where it ends."""
+        chunks, request = self._chunks, self._request
+        if chunks is None:
+            end = min(start + self._left, len(data))
+            part, self._left = data[start:end], self._left - end + start
+            self._is_whole = not self._left
+        else:
+            try:
+                part, end = chunks.feed(data, start)
+            except httptools.HttpParserError:
+                return self._refuse_input(data)
+            self._is_whole = chunks.is_whole
+            if chunks.overhead > MAX_HEAD:
+                self._end_with(TOO_LARGE)
+                return end
+        if request is not None:  # else it was answered without its body
+            self._gather(request, part)
+        if self._is_whole:
+            self._end_body(is_whole=True)
+            self._start_next()
+        return end
+
+    def _gather(self, request: Request, part: bytes) -> None:
+        """Add a part to the body of a request, which has it once it is whole."""
         self._body += part
-        size = len(self._body)
-        if self._arrived is None:
-            if size > _UNREAD_BODY:
+        if self._is_whole:
+            request.document, self._body = bytes(self._body), bytearray()
+        elif self._arrived is None:
+            if len(self._body) > _UNREAD_BODY:
                 self._pause()
-        elif request.size < 0 and size > request.most:
+        elif request.size < 0 and len(self._body) > request.most:
             self._end_body(is_whole=False)
 
-    def end_request(self) -> None:
-        """End the request that began last: it has come whole."""
-        self._is_whole = True
-        request = self._request
-        if request is not None and not request.is_read:
-            request.document = bytes(self._body)
-            self._body = bytearray()
-        self._end_body(is_whole=True)
+    def _refuse_input(self, data: bytes) -> int:
+        """Refuse data that is no HTTP, and pass over the rest of it."""
+        logger.warning(NO_HTTP_LINE)
+        self._end_with(NO_HTTP)
+        return len(data)
 
     def _end_body(self, *, is_whole: bool) -> None:
         """Tell who waits for the body of the last request that nothing more of it will come."""
         if self._arrived is not None and not self._arrived.done():
             self._arrived.set_result(is_whole)
 
-    def upgrades(self, path: bytes) -> bool:
-        """Whether a request becomes a WebSocket."""
-        return path == _SOCKETS_PATH or (self._is_for_sockets and path == b"/")
+    def _is_handshake(self, request: Request) -> bool:
+        """Whether a request that asks for another protocol becomes a WebSocket."""
+        path = request.raw_path
+        is_ours = path == _SOCKETS_PATH or (self._is_for_sockets and path == b"/")
+        return is_ours and request.headers[b"upgrade"].lower() == b"websocket"
 
     def _become_socket(self, handshake: bytes) -> None:
         """Hand the connection over to the protocol of WebSockets."""
@@ -374,7 +368,7 @@ class HttpConnection(ClientConnection):
         if self._unparsed and not self._is_busy:
             data, self._unparsed = self._unparsed, b""
             self.data_received(data)
-        if not self._unparsed or self._awaits_body:
+        if not self._unparsed:
             self._resume()
 
     def _pass_over(self, data: bytes) -> None:
@@ -382,14 +376,6 @@ class HttpConnection(ClientConnection):
         self._discarded += len(data)
         if self._discarded > _DISCARDED_BYTES:
             self._transport.close()
-
-    def _set_aside(self, data: bytes, *, awaits_body: bool = False, goes_on: bool = False) -> None:
-        """Keep what can't be parsed yet: for the rest of a body, an answer, or the next turn."""
-        if awaits_body and not self._awaits_body:
-            self._begun_at = self._heard_at
-        self._unparsed, self._awaits_body = data, awaits_body
-        if goes_on:
-            self._later = self._loop.call_soon(self._read_on)
 
     def _pause(self) -> None:
         if not self._is_paused:
@@ -415,7 +401,8 @@ class HttpConnection(ClientConnection):
     @staticmethod
     def _waits_for_body(request: Request) -> bool:
         """Whether a request is begun once its body has come."""
-        return request.reads_first and 0 <= request.size <= _UNREAD_BODY
+        is_small = 0 <= request.size <= _UNREAD_BODY
+        return request.reads_first and is_small and b"expect" not in request.headers
 
     def _run(self, request: Request) -> None:
         """Have a request answered: at once if that needs no waiting, else in a task."""
@@ -498,7 +485,8 @@ class HttpConnection(ClientConnection):
         """
         if request is not self._request or self._is_whole:
             return request.document
-        if self._expects and not self._body:
+        expects = request.headers.get(b"expect", b"").lower()
+        if expects == b"100-continue" and not self._body:
             self._transport.write(CONTINUE)
         if request.size < 0:
             request.check_size(len(self._body))
@@ -577,12 +565,11 @@ class HttpConnection(ClientConnection):
             self._transport.abort()
             return
         left = timeout = self.read_timeout
-        reads_head = self._reader is not None and self._reader.reads_head
         if self._discarded >= 0:
             self._transport.close()
         elif not self._is_busy or not self._is_whole:  # else it is the server that takes its time
             left = self._heard_at + timeout - now
-            if reads_head or not self._is_whole or self._awaits_body:
+            if self._head is not None or not self._is_whole:
                 left = min(left, self._begun_at + self.total_timeout - now)
             elif self._answered_at:
                 left = min(timeout, self._answered_at + self.keep_alive - now)
@@ -621,7 +608,7 @@ def connections_of(application: Application, settings: Settings) -> type[HttpCon
     Served.total_timeout = 5 * settings.request_timeout
     Served.most = _allow_files(settings.max_connections)
     Served.socket_port = settings.websocket_port
-    logger.addFilter(LogThrottle(_ALL_TAKEN, NO_HTTP_LINE, NO_UPGRADE))
+    logger.addFilter(LogThrottle(_ALL_TAKEN, NO_HTTP_LINE, _NO_UPGRADE))
     return Served
 
 

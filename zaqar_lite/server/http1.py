@@ -1,9 +1,9 @@
 """HTTP/1.1 as bytes: httptools' parser reads requests, and an answer is one piece, or two."""
 
 import asyncio
-import logging
 import re
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, NamedTuple, Protocol, cast
 from urllib.parse import unquote
@@ -102,32 +102,11 @@ signature, as a credential would be cut out with it.
 """
 LONGEST_KEPT = 4_096
 """Bytes of a head that may be kept: a JWT often has two thousand."""
-NO_UPGRADE = "Unsupported upgrade request."
-logger = logging.getLogger("zaqar_lite")
-
-
-class Requests(Protocol):
-    """What becomes of the requests that are read."""
-
-    def begin_request(self, request: Request, *, expects_continue: bool) -> None:
-        """Take a request whose body follows, if it has one."""
-
-    def take_body(self, part: bytes) -> None:
-        """Take a part of the body of the request that began last."""
-
-    def end_request(self) -> None:
-        """End the request that began last: it has come whole."""
-
-    def upgrades(self, path: bytes) -> bool:
-        """Whether the request that is read becomes a WebSocket."""
-
-
-class Upgraded(Exception):
-    """The connection is a WebSocket's from here on."""
-
-    def __init__(self, handshake: bytes) -> None:
-        super().__init__()
-        self.handshake = handshake
+MAX_HEAD = 262_144
+"""Bytes of a head, or of what trails a body."""
+HEAD_END = b"\r\n\r\n"
+_PARSED = 8_192
+"""Bytes of chunks that are parsed at a time."""
 
 
 class KnownHeads(Cache[bytes, Request]):
@@ -137,8 +116,8 @@ class KnownHeads(Cache[bytes, Request]):
     else, so a head that is found here need not be parsed. A head is found by its bytes without its
     length, date and ids too, and it is as good as another in which these were cut out of the same
     places: what is found out of a head depends on none of them. Only heads of requests that leave
-    the connection open, and whose bodies have a Content-Length or are none, are kept. What is found
-    must be copied.
+    the connection open, and whose bodies are sent unasked and have a Content-Length or are none,
+    are kept. What is found must be copied.
     """
 
     def __init__(self) -> None:
@@ -172,7 +151,8 @@ class KnownHeads(Cache[bytes, Request]):
 
     def keep(self, data: bytes, request: Request) -> None:
         """Keep a head, unless it names a page, or what has an id of another form."""
-        if (apart := _take_apart(data)) is None:
+        goes_on = request.keeps_alive and request.size >= 0 and b"expect" not in request.headers
+        if not goes_on or len(data) > LONGEST_KEPT or (apart := _take_apart(data)) is None:
             return
         known = replace(request, source=None)
         request.known = known  # it does not name itself, as only the collector would free it then
@@ -211,109 +191,129 @@ def _take_apart(data: bytes) -> _Apart | None:
     return _Apart(target, (*shown, *parts), ids, parts[1::2], values)
 
 
-class RequestReader:
-    """Parse the bytes of one connection; any error of httptools means that they are no HTTP."""
+class _Events:
+    """What the parser tells of its input; nothing here leads back to it, so both are freed soon."""
 
-    __slots__ = ("_headers", "_heads", "_is_upgrade", "_parser", "_requests", "_url", "_whole",
-                 "reads_head")  # fmt: skip
+    __slots__ = ("headers", "is_head", "is_whole", "part", "url")
 
-    def __init__(self, requests: Requests, heads: KnownHeads) -> None:
-        self._requests = requests
-        self._heads = heads
-        self._parser = httptools.HttpRequestParser(self)
-        self._headers: list[tuple[bytes, bytes]] = []
-        self._url = b""
-        self._whole = b""
-        """The head that is parsed, if it is known to be that."""
-        self._is_upgrade = False
-        self.reads_head = False
-        """Whether it is in the middle of a head."""
-
-    def feed(self, data: bytes) -> None:
-        """Parse.
-
-        Raises:
-            HttpParserError: that is no HTTP.
-            Upgraded: a WebSocket begins.
-        """
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            rest = data[upgrade.args[0] :]
-            kept = [one for one in self._headers if self._is_upgrade or one[0] != b"upgrade"]
-            lines = b"".join([b"%b: %b\r\n" % header for header in kept])
-            version = self._parser.get_http_version().encode()
-            first = b"%b %b HTTP/%b\r\n" % (self._parser.get_method(), self._url, version)
-            again = b"%b%b\r\n%b" % (first, lines, rest)
-            if self._is_upgrade:
-                raise Upgraded(again) from None
-            logger.warning(NO_UPGRADE)  # it goes on with HTTP: with the body, if there is one
-            self._parser, self._whole = httptools.HttpRequestParser(self), b""
-            self.feed(again)
-
-    def feed_head(self, data: bytes) -> None:
-        """Parse a head, from its first to its last byte, and keep it if it can be."""
-        self._whole = data
-        self.feed(data)
-        self._whole = b""
-
-    # Called by the parser.
-
-    def on_message_begin(self) -> None:
-        """Begin a request."""
-        self._url, self._headers = b"", []
-        self.reads_head = True
+    def __init__(self) -> None:
+        self.url = self.part = b""
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.is_head = self.is_whole = False
 
     def on_url(self, part: bytes) -> None:
         """Take a part of the target."""
-        self._url += part
+        self.url += part
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header, without the blanks behind its value, which a proxy may have left out.
-
-        What trails a body is no header, and counts for nothing.
-        """
-        if self.reads_head:
-            self._headers.append((name.lower(), value.rstrip(b" \t")))
+        """Take a header, without the blanks behind its value, which a proxy may have left out."""
+        self.headers.append((name.lower(), value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
-        """Make the head of a request."""
-        parser, url = self._parser, httptools.parse_url(self._url)
-        if parser.get_method() == b"CONNECT":
-            raise httptools.HttpParserInvalidURLError("nothing here is a tunnel")
-        self.reads_head = False
+        """End a head."""
+        self.is_head = True
+
+    def on_body(self, part: bytes) -> None:
+        """Take a part of a body."""
+        self.part += part
+
+    def on_message_complete(self) -> None:
+        """End a body."""
+        self.is_whole = True
+
+
+class HeadReader:
+    """Parse the head of one request; any error of httptools means that it is no HTTP."""
+
+    __slots__ = ("_events", "_parser", "data", "request", "upgrades")
+
+    def __init__(self) -> None:
+        self._events = _Events()
+        self._parser = httptools.HttpRequestParser(self._events)
+        self.data = bytearray()
+        """What has come of the head."""
+        self.request: Request | None = None
+        """The request, once its head has come whole."""
+        self.upgrades = False
+        """Whether it asks for another protocol than HTTP."""
+
+    def feed(self, data: bytes, start: int) -> int:
+        """Parse up to the end of the head, or of the data; answer where that is.
+
+        Blank lines before a head are a part of it.
+
+        Raises:
+            HttpParserError: that is no HTTP.
+        """
+        before = len(self.data)
+        self.data += data[start : start + MAX_HEAD]
+        end = self.data.find(HEAD_END, max(before - 3, 0)) + 4
+        if end >= 4:
+            del self.data[end:]
+        # The parser forgets whether the connection is kept with the last byte of a request.
+        last = len(self.data) - 1
+        self._parser.feed_data(bytes(self.data[before:last]))
+        keeps_alive = self._parser.should_keep_alive()
+        with suppress(httptools.HttpParserUpgrade):
+            self._parser.feed_data(bytes(self.data[last:]))
+        if self._events.is_head:
+            self._make_request(keeps_alive=keeps_alive)
+        return start + len(self.data) - before
+
+    def _make_request(self, *, keeps_alive: bool) -> None:
+        parser, url = self._parser, httptools.parse_url(self._events.url)
         path = url.path or b"/"  # `http://host` has none
-        if parser.should_upgrade():  # the parser passes over no body now, so `feed` decides
-            self._is_upgrade = self._wants_socket() and self._requests.upgrades(path)
-            return
+        if not path.isascii() or parser.get_method() == b"CONNECT":
+            raise httptools.HttpParserInvalidURLError("it is no path")
         request = request_of(
             parser.get_method().decode("ascii"),
             path,
             url.query or b"",
-            self._headers,
-            keeps_alive=parser.get_http_version() != "1.0" and parser.should_keep_alive(),
+            self._events.headers,
+            keeps_alive=keeps_alive and parser.get_http_version() != "1.0",
         )
         if len(request.headers.get(b"content-length", b"")) > LONGEST_LENGTH:
             raise httptools.HttpParserInvalidURLError("a length of so many digits")
-        expects = request.headers.get(b"expect", b"").lower() == b"100-continue"
-        self._requests.begin_request(request, expects_continue=expects)
-        if self._whole and request.keeps_alive and not expects and request.size >= 0:
-            self._heads.keep(self._whole, request)
+        self.request, self.upgrades = request, parser.should_upgrade()
 
-    def on_body(self, part: bytes) -> None:
-        """Take a part of a body."""
-        self._requests.take_body(part)
 
-    def on_message_complete(self) -> None:
-        """End a request."""
-        if not self._parser.should_upgrade():
-            self._requests.end_request()
+class ChunkReader:
+    """Parse the chunks of one body; what trails it counts for nothing."""
 
-    def _wants_socket(self) -> bool:
-        named = dict(self._headers)
-        tokens = named.get(b"connection", b"").lower().split(b",")
-        upgrades = b"upgrade" in [token.strip() for token in tokens]
-        return upgrades and named.get(b"upgrade", b"").lower() == b"websocket"
+    __slots__ = ("_events", "_parser", "_tail", "overhead")
+
+    def __init__(self) -> None:
+        self._events = _Events()
+        self._parser = httptools.HttpRequestParser(self._events)
+        self._parser.feed_data(b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n")
+        self._tail = b""
+        """The last three bytes that were parsed."""
+        self.overhead = 0
+        """How many bytes came in a row that are no body."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the body has come whole."""
+        return self._events.is_whole
+
+    def feed(self, data: bytes, start: int) -> tuple[bytes, int]:
+        """Parse some of the data, no further than to an empty line, with which a body ends.
+
+        It answers what that holds of the body, and where it has ended.
+
+        Raises:
+            HttpParserError: these are no chunks.
+        """
+        end, tail = min(start + _PARSED, len(data)), len(self._tail)
+        if (at := (self._tail + data[start : start + 3]).find(HEAD_END)) < 0:
+            tail, at = 0, data.find(HEAD_END, start, end) - start
+        if at >= 0:
+            end = start + at + 4 - tail
+        self._tail, self._events.part = (self._tail + data[start:end])[-3:], b""
+        self._parser.feed_data(data[start:end])
+        part = self._events.part
+        self.overhead = 0 if part else self.overhead + end - start
+        return part, end
 
 
 _STATUS_LINES = {
