@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable
 from typing import Self
 
+from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.ids import Marker
 from zaqar_lite.domain.models import (
     NO_RETRIES,
@@ -19,6 +20,7 @@ from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.settlements import Act, Settlement
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
+from zaqar_lite.storage.sql.database import Database
 
 QUEUE, OTHER, THIRD = (QueueRef("project", name) for name in ("queue", "other", "third"))
 SECOND, MINUTE, HOUR = 1_000, 60_000, 3_600_000
@@ -29,6 +31,8 @@ class BothStores:
 
     messages: MessageStore
     management: ManagementStore
+    clock: Clock
+    db: Database
     lease = 10 * MINUTE
     mode = DelayMode.IGNORE
 

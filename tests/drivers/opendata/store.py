@@ -21,6 +21,7 @@ class Store(BothStores):
 
     lease = MINUTE
     mode = DelayMode.HONOUR
+    db: Database
 
     def __init__(self, uri: str, clock: Clock | None = None) -> None:
         self.uri = uri

@@ -1,6 +1,7 @@
 """Round trips of every record, and the refusal of damaged ones."""
 
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -30,6 +31,7 @@ from zaqar_lite.storage.opendata.format import (
 )
 
 u16 = st.integers(0, 0xFFFF)
+u32 = st.integers(0, (1 << 32) - 1)
 u64 = st.integers(0, encoding.MAX_U64)
 i64 = st.integers(-(1 << 63), (1 << 63) - 1)
 u8 = st.integers(0, 255)
@@ -67,24 +69,6 @@ def test_var_u64_keeps_the_order(left: int, right: int) -> None:
 def test_after_prefix_is_above_every_key_with_the_prefix(prefix: bytes, rest: bytes) -> None:
     end = encoding.after_prefix(prefix)
     assert not end or (prefix + rest < end and not end.startswith(prefix))
-
-
-@settings(deadline=None)
-@given(st.one_of(st.binary(max_size=100), st.just(b"x" * 70_000)))
-def test_payloads(body: bytes) -> None:
-    assert records.decode_payload(records.encode_payload(body)) == body
-    assert records.decode_payload(encode_raw_payload(body)) == body
-
-
-@settings(deadline=None)
-@given(
-    st.builds(
-        records.Metadata, u64, i64, i64, i64, st.integers(0, (1 << 32) - 1),
-        st.lists(st.tuples(names, names), max_size=10),
-    )
-)  # fmt: skip
-def test_metadata(metadata: records.Metadata) -> None:
-    assert records.decode_metadata(encode_metadata(metadata)) == metadata
 
 
 origins = st.builds(
@@ -125,71 +109,65 @@ def test_active_pages(available: list[Any], in_flight: list[Any], data: st.DataO
     assert page.extras == {at: one for at, one in beyond.items() if one != active.NO_EXTRA}
 
 
-@settings(deadline=None)
-@given(st.lists(st.tuples(u64, i64, u16), max_size=30))
-def test_ended_messages(items: list[tuple[int, int, int]]) -> None:
-    assert records.ENDED.decode(records.ENDED.encode(items)) == (items,)
-
-
-@settings(deadline=None)
-@given(
-    st.lists(consumers, max_size=10).map(tuple).map(records.Attempts)
-    | st.builds(
-        records.Attempts,
-        st.lists(consumers, max_size=10).map(tuple),
-        st.integers(1, (1 << 64) - 1),
-        st.integers(0, (1 << 32) - 1),
-        st.sampled_from(Ended),
-        st.lists(st.tuples(u16, st.integers(0, 1 << 20)), max_size=16).map(tuple),
-    )
-)
-def test_what_a_message_remembers_of_its_attempts(known: records.Attempts) -> None:
-    assert records.decode_attempts(records.encode_attempts(known)) == known
-
-
-@settings(deadline=None)
-@given(
-    st.builds(
-        Attempt, u16, i64, i64, st.sampled_from(Ended), i64, st.none() | names, st.none() | names,
-        st.none() | consumers,
+attempts = st.builds(
+    Attempt, u16, i64, i64, st.sampled_from(Ended), i64, st.none() | names, st.none() | names,
+    st.none() | consumers,
+)  # fmt: skip
+known = st.lists(consumers, max_size=10).map(tuple).map(records.Attempts) | st.builds(
+    records.Attempts, st.lists(consumers, max_size=10).map(tuple), st.integers(1, (1 << 64) - 1),
+    u32, st.sampled_from(Ended),
+    st.lists(st.tuples(u16, st.integers(0, 1 << 20)), max_size=16).map(tuple),
+)  # fmt: skip
+bodies = st.binary(max_size=100) | st.just(b"x" * 70_000)
+RECORDS: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], object]]] = {
+    "a payload": (bodies, records.encode_payload, records.decode_payload),
+    "a raw payload": (bodies, encode_raw_payload, records.decode_payload),
+    "an entry of the log": (
+        st.builds(records.Metadata, u64, i64, i64, i64, u32,
+                  st.lists(st.tuples(names, names), max_size=10)),
+        encode_metadata, records.decode_metadata,
     ),
-)  # fmt: skip
-def test_an_attempt(attempt: Attempt) -> None:
-    data = records.encode_attempt(attempt)
-    assert records.decode_attempt(data) == attempt
+    "ended messages": (
+        st.lists(st.tuples(u64, i64, u16), max_size=30),
+        records.ENDED.encode, lambda data: records.ENDED.decode(data)[0],
+    ),
+    "who held a message": (known, records.encode_attempts, records.decode_attempts),
+    "an attempt": (attempts, records.encode_attempt, records.decode_attempt),
+    "a claim": (
+        st.builds(records.ClaimRecord, i64, st.integers(0, 1 << 41), st.integers(0, 1 << 41),
+                  consumers, st.lists(u64, max_size=20)),
+        records.encode_claim, records.decode_claim,
+    ),
+    "an idempotency key": (
+        st.tuples(i64, st.lists(u64, max_size=30),
+                  st.builds(lambda digest, size: digest * size, uuids, st.integers(0, 60))),
+        lambda key: bookkeeping.IDEMPOTENCY.encode(*key), bookkeeping.IDEMPOTENCY.decode,
+    ),
+    "a configuration": (
+        st.builds(Config, st.binary(max_size=70), u16, u32, st.lists(st.tuples(names, names))),
+        encode_config,
+        lambda data: read_config(data)._replace(extensions=list(read_config(data).extensions)),
+    ),
+    "a queue's id": (
+        st.builds(QueueRef, names, names.filter(lambda name: "/" not in name)),
+        keys.queue_id, keys.read_queue_id,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("record", RECORDS)
+@settings(max_examples=50, deadline=None)
+@given(data=st.data())
+def test_a_record_is_read_as_it_was_written(record: str, data: st.DataObject) -> None:
+    values, encode, decode = RECORDS[record]
+    value = data.draw(values)
+    assert decode(encode(value)) == value
+
+
+@given(attempts)
+def test_an_attempt_ends_with_its_record(attempt: Attempt) -> None:
     with pytest.raises(CodecError):
-        records.decode_attempt(data + b"x")
-
-
-@settings(deadline=None)
-@given(
-    st.builds(
-        records.ClaimRecord, i64, st.integers(0, 1 << 41), st.integers(0, 1 << 41), consumers,
-        st.lists(u64, max_size=20),
-    )
-)  # fmt: skip
-def test_claims(claim: records.ClaimRecord) -> None:
-    assert records.decode_claim(records.encode_claim(claim)) == claim
-
-
-@settings(deadline=None)
-@given(i64, st.lists(u64, max_size=30), st.binary(min_size=16, max_size=16))
-def test_idempotency_keys(expires_at: int, ids: list[int], digest: bytes) -> None:
-    for size in (0, 1, len(ids), 2 * len(ids)):
-        data = bookkeeping.IDEMPOTENCY.encode(expires_at, ids, digest * size)
-        assert bookkeeping.IDEMPOTENCY.decode(data) == (expires_at, ids, digest * size)
-
-
-@settings(max_examples=30, deadline=None)
-@given(
-    st.builds(
-        Config, st.binary(max_size=70), u16, st.integers(0, (1 << 32) - 1),
-        st.lists(st.tuples(names, names)),
-    )
-)  # fmt: skip
-def test_configurations(config: Config) -> None:
-    decoded = read_config(encode_config(config))
-    assert decoded._replace(extensions=list(decoded.extensions)) == config
+        records.decode_attempt(records.encode_attempt(attempt) + b"x")
 
 
 DECODERS = [
@@ -209,13 +187,6 @@ DECODERS = [
 def test_any_bytes_are_a_record_or_a_codec_error(decode: Any, data: bytes) -> None:
     with suppress(CodecError):
         decode(data)
-
-
-@settings(deadline=None)
-@given(names.filter(lambda name: "/" not in name), names)
-def test_queue_ids(name: str, project: str) -> None:
-    ref = QueueRef(project, name)
-    assert keys.read_queue_id(keys.queue_id(ref)) == ref
 
 
 def test_more_than_a_count_can_hold_is_refused_before_it_is_written() -> None:

@@ -1,4 +1,4 @@
-"""Both stores over one file."""
+"""Both stores over one file, or in RAM."""
 
 from pathlib import Path
 
@@ -7,30 +7,41 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import Claimed, QueueRef, StoreOptions
 from zaqar_lite.domain.settlements import Act, Settlement
 from zaqar_lite.storage.sql import create
-from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.messages import SqlMessageStore
 from zaqar_lite.storage.sql.place import InFile
 from zaqar_lite.storage.sql.records import SqlManagementStore
 
+RAM = "memory://"
+
 
 class Store(BothStores):
-    """The two stores of a directory, their clock, their database and its place."""
+    """The two stores of a directory or of RAM, their clock and their database."""
 
-    def __init__(self, directory: Path, options: StoreOptions | None = None) -> None:
-        self.directory = directory
+    def __init__(
+        self, where: Path | str, options: StoreOptions | None = None, clock: Clock | None = None
+    ) -> None:
+        self.uri = where if isinstance(where, str) else f"embedded://{where}"
         self.options = options or StoreOptions()
+        self._clock = clock
         self._make()
 
     def _make(self) -> None:
-        self.clock = Clock()
-        uri = f"embedded://{self.directory}"
-        messages, management = create(uri, clock=self.clock, options=self.options)
+        self.clock = self._clock or Clock()
+        messages, management = create(self.uri, clock=self.clock, options=self.options)
         assert isinstance(messages, SqlMessageStore)
         assert isinstance(management, SqlManagementStore)
         self.messages, self.management = messages, management
-        self.db: Database = messages._db
+        self.db = messages._db
+
+    @property
+    def place(self) -> InFile:
+        """The place of a store that is in a file."""
         assert isinstance(self.db.place, InFile)
-        self.place = self.db.place
+        return self.db.place
+
+    def rows(self, table: str) -> int:
+        """How many rows a table has."""
+        return int(self.db.execute(f"SELECT count(*) FROM {table}").get)  # noqa: S608 - ours
 
     async def acknowledge(self, claimed: Claimed, queue: QueueRef = QUEUE) -> None:
         """Settle all that a claim holds."""

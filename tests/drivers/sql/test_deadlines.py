@@ -2,16 +2,14 @@
 
 import pytest
 
-from tests.drivers.store import HOUR, MINUTE, QUEUE, BothStores, message, texts
+from tests.drivers.sql.store import RAM, Store
+from tests.drivers.store import HOUR, MINUTE, QUEUE, message, texts
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, NotFound
 from zaqar_lite.domain.metadata import DONE_RETENTION
 from zaqar_lite.domain.models import DelayMode, Edit, Message, StoreOptions
 from zaqar_lite.domain.posts import NewMessage, identify
-from zaqar_lite.storage.sql import create, place_of
-from zaqar_lite.storage.sql.database import Database
-from zaqar_lite.storage.sql.messages import SqlMessageStore
-from zaqar_lite.storage.sql.records import SqlManagementStore
+from zaqar_lite.storage.sql import create
 
 pytestmark = pytest.mark.anyio
 
@@ -19,25 +17,12 @@ DAY = 24 * HOUR
 KEYED = NewMessage(b"1", HOUR, idempotency_key=identify(QUEUE, "k", [b"1"]))
 
 
-class Store(BothStores):
-    """Both stores over RAM."""
-
-    lease = MINUTE
-
-    def __init__(self) -> None:
-        self.clock = Clock(wall=lambda: 1_800_000_000.0, monotonic=lambda: 0.0)
-        self.db = Database(place_of("memory://"), self.clock, StoreOptions())
-        self.messages = SqlMessageStore(self.db)
-        self.management = SqlManagementStore(self.db)
-
-    def rows(self, table: str) -> int:
-        """How many rows a table has."""
-        return int(self.db.execute(f"SELECT count(*) FROM {table}").get)  # noqa: S608 - ours
-
-
 @pytest.fixture
 def store() -> Store:
-    return Store()
+    """Both stores in RAM, whose leases are of a minute."""
+    made = Store(RAM, clock=Clock(wall=lambda: 1_800_000_000.0, monotonic=lambda: 0.0))
+    made.lease = MINUTE
+    return made
 
 
 async def test_a_message_expires_in_the_millisecond_of_its_deadline(store: Store) -> None:
@@ -205,4 +190,4 @@ def test_a_uri_that_says_more_than_memory_is_refused(uri: str) -> None:
 
 async def test_two_stores_share_nothing(store: Store) -> None:
     await store.post("a")
-    assert await Store().bodies() == []
+    assert await Store(RAM).bodies() == []

@@ -1,7 +1,7 @@
 """A queue is dropped beside posts of several steps: on no store a message outlives it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -11,22 +11,29 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import QueueChanged
 from zaqar_lite.domain.models import StoreOptions
 from zaqar_lite.domain.posts import Copy, NewMessage
+from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.registry import create_stores
 
 pytestmark = pytest.mark.anyio
-STORES: dict[str, Callable[[Path], str]] = {
+URIS: dict[str, Callable[[Path], str]] = {
     "memory": lambda _: "memory://",
     "embedded": lambda path: f"embedded://{path}",
     "slatedb": lambda path: f"opendata+slatedb://{path}",
 }
+Stores = tuple[MessageStore, ManagementStore]
 
 
-@pytest.mark.parametrize("store", STORES)
-async def test_no_large_post_outlives_a_queue_that_is_dropped_beside_it(
-    store: str, tmp_path: Path
-) -> None:
-    uri = STORES[store](tmp_path / "data")
+@pytest.fixture(params=URIS)
+async def stores(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Stores]:
+    uri = URIS[request.param](tmp_path / "data")
     messages, management = create_stores(uri, clock=Clock(), options=StoreOptions())
+    async with messages, management:
+        yield messages, management
+
+
+async def test_no_large_post_outlives_a_queue_that_is_dropped_beside_it(stores: Stores) -> None:
+    messages, management = stores
 
     async def post(version: int) -> bool:
         new = [NewMessage(b"1", HOUR)] * 1_000
@@ -37,38 +44,34 @@ async def test_no_large_post_outlives_a_queue_that_is_dropped_beside_it(
         return True
 
     posted: list[bool] = []
-    async with messages, management:
-        for turns in range(0, 100, 5):
-            record, _ = await management.create_queue(QUEUE, {}, max_queues=9)
-            posting = [asyncio.create_task(post(record.version)) for _ in range(4)]
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            await messages.purge(QUEUE, forget=True)
-            posted += await asyncio.gather(*posting)
-            assert await management.get_queue(QUEUE) is None
-            assert (await messages.stats(QUEUE)).total == 0
+    for turns in range(0, 100, 5):
+        record, _ = await management.create_queue(QUEUE, {}, max_queues=9)
+        posting = [asyncio.create_task(post(record.version)) for _ in range(4)]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await messages.purge(QUEUE, forget=True)
+        posted += await asyncio.gather(*posting)
+        assert await management.get_queue(QUEUE) is None
+        assert (await messages.stats(QUEUE)).total == 0
     assert True in posted
 
 
-@pytest.mark.parametrize("store", STORES)
 async def test_no_copy_of_a_large_post_outlives_a_queue_that_is_dropped_meanwhile(
-    store: str, tmp_path: Path
+    stores: Stores,
 ) -> None:
-    uri = STORES[store](tmp_path / "data")
-    messages, management = create_stores(uri, clock=Clock(), options=StoreOptions())
+    messages, management = stores
     new = [NewMessage(b"1", HOUR, copies=(Copy(OTHER, HOUR, 0, 100),))] * 1_000
-    async with messages, management:
-        for turns in range(0, 100, 20):
-            await management.create_queue(OTHER, {}, max_queues=9)
-            posting = asyncio.create_task(
-                messages.post(QUEUE, new, client_id="producer", version=None)
-            )
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            await messages.purge(OTHER, forget=True)
-            await posting
-            left = (await messages.stats(OTHER)).total
-            assert left in {0, 1_000}, "all come behind the drop, or none does"
-        await messages.sweep(1_000)
-        assert (await messages.stats(QUEUE)).total == 5_000
-        await messages.purge(QUEUE)
+    for turns in range(0, 100, 20):
+        await management.create_queue(OTHER, {}, max_queues=9)
+        posting = asyncio.ensure_future(
+            messages.post(QUEUE, new, client_id="producer", version=None)
+        )
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await messages.purge(OTHER, forget=True)
+        await posting
+        left = (await messages.stats(OTHER)).total
+        assert left in {0, 1_000}, "all come behind the drop, or none does"
+    await messages.sweep(1_000)
+    assert (await messages.stats(QUEUE)).total == 5_000
+    await messages.purge(QUEUE)

@@ -417,7 +417,7 @@ async def test_a_large_post_that_fails_half_way(disk: tuple[Store, Disk], rounds
     again = await store.messages.post(QUEUE, large, client_id="producer", version=None)
     assert len({one.duplicate for one in again}) == 1
     assert await store.bodies(QUEUE) == ["first", *["x"] * 5_000]
-    assert store.db.execute("SELECT count(*) FROM post").get == 0
+    assert store.rows("post") == 0
 
 
 async def test_a_large_post_whose_first_step_is_undone_is_not_there(store: Store) -> None:
@@ -447,7 +447,7 @@ async def test_what_is_left_of_a_large_post_does_not_come_after_the_queue_was_em
     await store.messages.purge(QUEUE, forget=forget)
     await store.sweep()
     assert await store.bodies(QUEUE) == []
-    assert store.db.execute("SELECT count(*) FROM post").get == 0
+    assert store.rows("post") == 0
 
 
 async def test_a_large_post_that_a_crash_cuts_short_is_finished(tmp_path: Path) -> None:
@@ -532,9 +532,9 @@ async def test_a_large_post_that_is_cut_short_before_it_is_whole_is_forgotten(
         await store.db.write(lambda db: [*db.execute(part, (number,))])
         if not crashes:
             await store.sweep()
-            assert store.db.execute("SELECT count(*) FROM post").get == 0
+            assert store.rows("post") == 0
     async with Store(tmp_path / "data") as left:
-        assert left.db.execute("SELECT count(*) FROM post").get == 0
+        assert left.rows("post") == 0
         assert await left.bodies() == []
         await check(left)
 

@@ -62,7 +62,7 @@ async def test_a_cut_short_post_that_can_not_be_read_is_forgotten(tmp_path: Path
             )
         await store.restart()
         await store.post("text")
-        assert store.db.execute("SELECT count(*) FROM post").get == 0
+        assert store.rows("post") == 0
 
 
 async def test_the_event_loop_syncs_nothing(tmp_path: Path) -> None:

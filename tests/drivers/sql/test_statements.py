@@ -9,17 +9,15 @@ from pathlib import Path
 import apsw
 import pytest
 
+from tests.drivers.chaos import Chaos
 from tests.drivers.sql.contract_hooks import check_database
-from tests.drivers.sql.store import Store
-from tests.drivers.sql.test_counts import REFS, Chaos
+from tests.drivers.sql.store import RAM, Store
+from tests.drivers.sql.test_counts import OPTIONS, REFS
 from tests.drivers.store import HOUR, QUEUE
-from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import LimitReached, Unavailable, ZaqarLiteError
-from zaqar_lite.domain.models import QueueRecord, RecordBound, StoreOptions
+from zaqar_lite.domain.errors import LimitReached, Unavailable
+from zaqar_lite.domain.models import QueueRecord, RecordBound
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage
-from zaqar_lite.storage.sql import create
 from zaqar_lite.storage.sql.database import Database
-from zaqar_lite.storage.sql.messages import SqlMessageStore
 from zaqar_lite.storage.sql.queues import Queues
 
 pytestmark = pytest.mark.anyio
@@ -42,13 +40,7 @@ async def check_memory(db: Database) -> None:
 async def test_a_statement_that_fails_undoes_its_operation(
     scheme: str, seed: int, tmp_path: Path
 ) -> None:
-    chance, clock = random.Random(seed), Clock()
-    uri = "memory://" if scheme == "memory" else f"embedded://{tmp_path / 'data'}"
-    options = StoreOptions(max_messages=5_000, max_idempotency_keys=200)
-    messages, management = create(uri, clock=clock, options=options)
-    assert isinstance(messages, SqlMessageStore)
-    await messages.open()
-    db, left, failed = messages._db, 0, 0
+    chance, left, failed = random.Random(seed), 0, 0
 
     def trace(_: apsw.Cursor, statement: str, __: object) -> bool:
         nonlocal left, failed
@@ -58,29 +50,25 @@ async def test_a_statement_that_fails_undoes_its_operation(
         failed += left == 0
         return left != 0
 
-    db.connection.set_exec_trace(trace)
-    chaos, done = Chaos(messages, management, clock, seed), []
-    try:
+    async with Store(RAM if scheme == "memory" else tmp_path / "data", OPTIONS) as store:
+        store.db.connection.set_exec_trace(trace)
+        chaos, done = Chaos(store, REFS, chance), []
         for _ in range(STEPS):
             left = chance.choice((0, 0, *range(1, 25)))
-            with contextlib.suppress(ZaqarLiteError):
-                done.append(await chaos.step())
+            done.append(await chaos.step())
             left = 0
             await asyncio.sleep(0)
             try:
-                await check_memory(db)
+                await check_memory(store.db)
             except AssertionError as exc:
                 raise AssertionError(f"after {done[-3:]}: {exc}") from exc
-    finally:
-        db.connection.set_exec_trace(None)
-        await messages.close()
+        store.db.connection.set_exec_trace(None)
     assert failed > STEPS / 10
 
 
 async def test_a_record_is_undone_too() -> None:
-    messages, management = create("memory://", clock=Clock(), options=StoreOptions())
-    assert isinstance(messages, SqlMessageStore)
-    db, ref, left = messages._db, REFS[0], 0
+    store = Store(RAM)
+    db, management, ref, left = store.db, store.management, REFS[0], 0
     record, _ = await management.create_queue(ref, {"a": 1}, max_queues=10)
 
     def trace(_: apsw.Cursor, statement: str, __: object) -> bool:
@@ -103,9 +91,7 @@ async def test_a_record_is_undone_too() -> None:
 
 
 async def test_records_are_counted_once_and_not_for_each_new_one() -> None:
-    messages, management = create("memory://", clock=Clock(), options=StoreOptions())
-    assert isinstance(messages, SqlMessageStore)
-    counted = 0
+    store, counted = Store(RAM), 0
 
     def trace(_: apsw.Cursor, statement: str, __: object) -> bool:
         nonlocal counted
@@ -113,11 +99,12 @@ async def test_records_are_counted_once_and_not_for_each_new_one() -> None:
         return True
 
     async def make(name: str, *bounds: RecordBound) -> None:
-        await management.put_record("kind", "p", name, bytes(5_000), expected=0, bounds=bounds)
+        value = bytes(5_000)
+        await store.management.put_record("kind", "p", name, value, expected=0, bounds=bounds)
 
     full = LimitReached("full")
     bounds = RecordBound(100, full), RecordBound(100, full, of_server=True)
-    messages._db.connection.set_exec_trace(trace)
+    store.db.connection.set_exec_trace(trace)
     await make("first", *bounds)
     assert counted == 2
     await make("without a bound")
@@ -127,18 +114,16 @@ async def test_records_are_counted_once_and_not_for_each_new_one() -> None:
     for _ in range(2):
         with pytest.raises(LimitReached):
             await make("beyond", *bounds)
-    await management.delete_record("kind", "p", "first")
+    await store.management.delete_record("kind", "p", "first")
     await make("in its room", *bounds)
     with pytest.raises(LimitReached):
         await make("beyond", *bounds)
-    messages._db.connection.set_exec_trace(None)
-    await messages.close()
+    await store.messages.close()
 
 
 async def test_a_rollback_that_fails_does_not_end_the_store() -> None:
-    messages, management = create("memory://", clock=Clock(), options=StoreOptions())
-    assert isinstance(messages, SqlMessageStore)
-    db, failing = messages._db, ["INSERT INTO queue", "ROLLBACK"]
+    store = Store(RAM)
+    db, management, failing = store.db, store.management, ["INSERT INTO queue", "ROLLBACK"]
 
     def trace(_: apsw.Cursor, statement: str, __: object) -> bool:
         if failing and statement.startswith(failing[0]):
@@ -157,20 +142,19 @@ async def test_a_rollback_that_fails_does_not_end_the_store() -> None:
 
 
 async def test_a_drop_that_is_undone_keeps_what_others_did_before_in_its_batch() -> None:
-    messages, _ = create("memory://", clock=Clock(), options=StoreOptions())
-    assert isinstance(messages, SqlMessageStore)
-    db, ends = messages._db, ["posted", "dropped"]
+    store = Store(RAM)
+    db, ends = store.db, ["posted", "dropped"]
 
     def trace(_: apsw.Cursor, statement: str, __: object) -> bool:
         return not statement.startswith("RELEASE") or not ends or ends.pop(0) != "dropped"
 
     db.connection.set_exec_trace(trace)
-    await messages.post(REFS[0], [NewMessage(b"1", HOUR)], client_id="producer", version=None)
+    await store.post("stays", to=REFS[0])
     with pytest.raises(Unavailable):
-        await messages.purge(REFS[0], forget=True)
+        await store.messages.purge(REFS[0], forget=True)
     db.connection.set_exec_trace(None)
     await check_memory(db)
-    assert (await messages.stats(REFS[0])).total == 1
+    assert (await store.messages.stats(REFS[0])).total == 1
 
 
 async def test_counts_that_can_not_be_written_within_a_batch_are_written_at_its_end(
