@@ -6,6 +6,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, overload
 
+from zaqar_lite.domain.errors import Unavailable
+
 T = TypeVar("T")
 
 
@@ -42,3 +44,14 @@ async def rounds_beside(work: Awaitable[T]) -> tuple[int, T]:
         await asyncio.sleep(0)
         rounds += 1
     return rounds, await task
+
+
+async def until_available(act: Callable[[], Awaitable[T]], *, seconds: float = 30) -> T:
+    """Do something again and again until a store that is away does it."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            return await act()
+        except Unavailable:
+            assert time.monotonic() < end, "the store does not recover"
+            await asyncio.sleep(0.02)

@@ -1,19 +1,18 @@
 """A pause planted between two steps of a driver, to prove what a race does.
 
-with pause_before(store, "_insert") as pause:
-    slow = asyncio.create_task(queue.post("slow"))
-    await pause.reached()      # the slow writer has its position, and has stored nothing
-    await queue.post("fast")
-    pause.go()
-    await slow
+async with stopped(pause_before(store, "_insert"), queue.post("slow")) as slow:
+    await queue.post("fast")   # the slow writer has its position, and has stored nothing
+assert slow.result()           # it has gone on, and ended
 """
 
 import asyncio
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from typing import Any, TypeVar
 from unittest.mock import patch
+
+T = TypeVar("T")
 
 
 class Pause:
@@ -35,6 +34,22 @@ class Pause:
         if not self._reached.is_set():  # the first call alone is stopped
             self._reached.set()
             await asyncio.wait_for(self._go.wait(), timeout=10)
+
+
+@asynccontextmanager
+async def stopped(
+    pausing: AbstractContextManager[Pause], act: Awaitable[T]
+) -> AsyncIterator[asyncio.Future[T]]:
+    """Begin an act, which stands at the pause while the context lasts; then it goes on and ends.
+
+    Raises what the act raises.
+    """
+    with pausing as pause:
+        doing = asyncio.ensure_future(act)
+        await pause.reached()
+        yield doing
+        pause.go()
+        await doing
 
 
 @contextmanager

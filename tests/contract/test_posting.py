@@ -68,6 +68,16 @@ async def test_two_projects_with_one_queue_name_share_nothing(queue: QueueUnderT
     assert await queue.bodies() == ["mine"]
 
 
+async def test_a_client_comes_back_as_it_was(queue: QueueUnderTest) -> None:
+    """Also a UUID in another spelling than stores that pack it write it in."""
+    own = "3381af92-2b9e-11e3-b191-71861300734c"
+    for client in (own, own.upper(), own.replace("-", ""), "worker 1", "", "ümläut" * 50):
+        for headers in (None, {"a": "b", "ä": "{}"}):
+            (posted,) = await queue.post(new("a", headers=headers), client=client)
+            message = await queue.get_one(posted)
+            assert (message.client_id, message.headers) == (client, headers)
+
+
 AWKWARD = [
     ("a.b", "c"),
     ("a", "b.c"),
@@ -75,6 +85,8 @@ AWKWARD = [
     ("a{b}", "c"),
     ("{a}", "c"),
     ("a}{b", "c"),
+    ("a}:{b", "c"),
+    ("zl:messages:{x}", "c"),
     ("a/b", "c"),
     ("a%2Fb", "c"),
     ("*", "c"),

@@ -1,6 +1,5 @@
 """Failures of the server, planted by its own fail points: survived, or told as they are."""
 
-import asyncio
 import gc
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from tests.drivers.mongodb.conftest import OpenStores
 from tests.drivers.mongodb.inspection import database_of
 from tests.drivers.mongodb.plays import Scenario, any_play, perform
 from tests.services import MongoServer, free_port, start_mongo
+from tests.waiting import until_available
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.domain.models import DelayMode, ListQuery, QueueRef, StoreOptions
@@ -266,16 +266,8 @@ async def test_a_primary_that_steps_down_for_a_while_loses_nothing(
     await queue.post("before")
     with database_of(mongodb.url, "admin") as admin:
         admin.command({"replSetStepDown": 1, "force": True})
-    refused = 0
-    while True:
-        try:
-            await queue.post("during")
-        except Unavailable:  # the stand-in's refusals lack the label that makes pymongo wait
-            refused += 1
-            assert refused < 50
-            await asyncio.sleep(0.1)
-        else:
-            break
+    # The stand-in's refusals lack the label that makes pymongo wait.
+    await until_available(lambda: queue.post("during"))
     assert texts((await queue.claim()).messages) == ["before", "during"]
 
 

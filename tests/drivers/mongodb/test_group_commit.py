@@ -37,9 +37,3 @@ async def test_a_transaction_holds_eight_mebibytes_at_most_or_one_post() -> None
     waiting.appendleft(large)
     assert _next_batch(waiting) == [large]
     assert _next_batch(waiting) == [third]
-
-
-async def test_whose_caller_has_gone_is_left_out() -> None:
-    gone, waits = a_post(1), a_post(1)
-    gone.outcome.cancel()
-    assert _next_batch(deque([gone, waits])) == [waits]

@@ -3,18 +3,16 @@
 import asyncio
 import sys
 from asyncio.subprocess import PIPE
-from typing import Any
 
 import pytest
 from pymongo.asynchronous.client_session import AsyncClientSession
-from pymongo.errors import AutoReconnect
 
-from tests.contract.pausing import pause_after, pause_before
+from tests.contract.pausing import pause_after, pause_before, stopped
 from tests.contract.stores import Stores
 from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, ack, extend, ids, new, texts
 from tests.drivers.mongodb.commands import Commands
 from tests.drivers.mongodb.conftest import OpenStores
-from tests.drivers.mongodb.deaths import dies, driver
+from tests.drivers.mongodb.deaths import dies, driver, lost_answer
 from tests.drivers.mongodb.inspection import database_of
 from tests.services import MongoServer
 from zaqar_lite.domain.errors import KeyReused, LimitReached, NotFound, QueueChanged, Unavailable
@@ -52,15 +50,12 @@ async def test_a_slow_writer_is_waited_for_and_not_skipped(
 ) -> None:
     """It holds the counter until its commit: until then nobody passes it, or sees its messages."""
     await queue.post("first")
-    with pause_before(driver(queue), "_insert") as pause:
-        slow = asyncio.create_task(queue.post("slow"))
-        await pause.reached()
+    async with stopped(pause_before(driver(queue), "_insert"), queue.post("slow")):
         fast = asyncio.create_task(second.post("fast"))
         assert await second.bodies() == ["first"]
         assert texts((await second.claim()).messages) == ["first"]
         assert not fast.done()
-        pause.go()
-        await asyncio.gather(slow, fast)
+    await fast
     assert await queue.bodies() == ["first", "slow", "fast"]
 
 
@@ -85,12 +80,9 @@ async def test_a_post_and_a_drop_happen_one_after_the_other(
     queue: QueueUnderTest, second: QueueUnderTest
 ) -> None:
     await queue.post("before")
-    with pause_before(driver(queue), "_insert") as pause:
-        slow = asyncio.create_task(queue.post("slow 1", "slow 2"))
-        await pause.reached()
+    async with stopped(pause_before(driver(queue), "_insert"), queue.post("slow 1", "slow 2")):
         drop = asyncio.create_task(second.drop())
-        pause.go()
-        await asyncio.gather(slow, drop)
+    await drop
     assert await second.bodies() in ([], ["slow 1", "slow 2"])
 
 
@@ -116,15 +108,12 @@ async def test_of_a_gathered_batch_who_is_refused_is_refused_for_itself(
 
 
 async def test_who_gives_up_waiting_holds_up_nobody(queue: QueueUnderTest) -> None:
-    with pause_before(driver(queue), "_insert") as pause:
-        first = asyncio.create_task(queue.post("first"))
-        await pause.reached()
+    async with stopped(pause_before(driver(queue), "_insert"), queue.post("first")):
         impatient = asyncio.create_task(queue.post("impatient"))
         other = asyncio.create_task(queue.post("other"))
         await asyncio.sleep(0)
         impatient.cancel()
-        pause.go()
-        await asyncio.gather(first, other)
+    await other
     assert await queue.bodies() == ["first", "other"]
 
 
@@ -152,13 +141,10 @@ async def test_a_delete_that_loses_every_race_says_so(
 ) -> None:
     monkeypatch.setattr(changing, "_ROUNDS", 1)
     (message_id,) = await queue.post("still there")
-    with pause_after(driver(queue)._queues, "find_with_state") as pause:
-        deleting = asyncio.create_task(queue.delete(message_id, claims=()))
-        await pause.reached()
-        claim = await second.claim()
-        pause.go()
-        with pytest.raises(Unavailable):
-            await deleting
+    has_looked = pause_after(driver(queue)._queues, "find_with_state")
+    with pytest.raises(Unavailable):
+        async with stopped(has_looked, queue.delete(message_id, claims=())):
+            claim = await second.claim()
     assert texts(claim.messages) == ["still there"]
     assert texts(await second.get(message_id)) == ["still there"]
 
@@ -167,12 +153,11 @@ async def test_a_claim_that_is_slow_to_take_gets_only_what_is_free(
     queue: QueueUnderTest, second: QueueUnderTest
 ) -> None:
     await queue.post(*"abcdef")
-    with pause_after(driver(queue)._queues, "find_with_state") as pause:
-        slow = asyncio.create_task(queue.claim(4))
-        await pause.reached()
+    async with stopped(
+        pause_after(driver(queue)._queues, "find_with_state"), queue.claim(4)
+    ) as slow:
         fast = await second.claim(3)
-        pause.go()
-        held = await slow
+    held = await slow
     assert texts(fast.messages) == ["a", "b", "c"]
     assert texts(held.messages) == ["d", "e", "f"]
     assert [message.claim_count for message in held.messages] == [1, 1, 1]
@@ -191,13 +176,11 @@ async def test_a_claim_whose_queue_changes_halfway_is_answered_with_what_it_hold
     record, _ = await queue.stores.management.create_queue(queue.ref, {}, max_queues=5)
     await queue.post(*"abc")
     take = queue.pop if pops else queue.claim
-    with pause_after(driver(queue)._queues, "find_with_state") as pause:
-        slow = asyncio.create_task(take(2, version=record.version))
-        await pause.reached()
+    has_looked = pause_after(driver(queue)._queues, "find_with_state")
+    async with stopped(has_looked, take(2, version=record.version)) as slow:
         await second.claim(1)
         await changed(second, record.version)
-        pause.go()
-        taken = await slow
+    taken = await slow
     assert (texts(taken.messages), taken.more) == (["b"], True)
     assert texts((await second.claim()).messages) == ["c"]
 
@@ -209,14 +192,12 @@ async def test_a_settlement_whose_queue_changes_halfway_is_told_as_done(
     record, _ = await queue.stores.management.create_queue(queue.ref, {}, max_queues=5)
     a, b = await queue.post(*"ab")
     claim_id = await queue.claim_id()
-    with pause_before(driver(queue)._connection.messages, "bulk_write") as pause:
-        slow = asyncio.create_task(queue.settle(claim_id, ack(a), ack(b), version=record.version))
-        await pause.reached()
+    writes = pause_before(driver(queue)._connection.messages, "bulk_write")
+    act = queue.settle(claim_id, ack(a), ack(b), version=record.version)
+    async with stopped(writes, act) as slow:
         await second.settle(claim_id, extend(b, HOUR))
         await changed(second, record.version)
-        pause.go()
-        settled = await slow
-    assert list(settled.outcomes) == [Outcome.DONE] * 2
+    assert list((await slow).outcomes) == [Outcome.DONE] * 2
     assert await queue.bodies() == []
 
 
@@ -236,16 +217,12 @@ async def test_what_is_being_popped_is_in_no_queue(
     queue: QueueUnderTest, second: QueueUnderTest
 ) -> None:
     await queue.post(*"ab")
-    with pause_before(Claiming, "_read_held") as pause:
-        slow = asyncio.create_task(queue.pop(2))
-        await pause.reached()
+    async with stopped(pause_before(Claiming, "_read_held"), queue.pop(2)) as slow:
         assert await second.bodies() == []
         assert (await second.claim()).claim_id is None
         await second.sweep()
         assert not await second.get(*ids(await queue.listed()))
-        pause.go()
-        popped = await slow
-    assert texts(popped.messages) == ["a", "b"]
+    assert texts((await slow).messages) == ["a", "b"]
     assert await second.counts() == (0, 0, 0)
 
 
@@ -268,16 +245,12 @@ async def test_a_slow_delete_does_not_take_what_another_holds_by_now(
 ) -> None:
     (message_id,) = await queue.post("a")
     claim_id = await queue.claim_id(ttl=60_000)
-    collection = driver(queue)._connection.messages
-    with pause_before(collection, "bulk_write") as pause:
-        slow = asyncio.create_task(queue.delete(message_id, claims=[claim_id]))
-        await pause.reached()
+    writes = pause_before(driver(queue)._connection.messages, "bulk_write")
+    async with stopped(writes, queue.delete(message_id, claims=[claim_id])) as slow:
         queue.advance(61_000)
         held = await second.claim()
         assert ids(held.messages) == [message_id]
-        pause.go()
-        refused = await slow
-    assert [refusal.id for refusal in refused] == [message_id]
+    assert [refusal.id for refusal in await slow] == [message_id]
     assert (await queue.get_one(message_id)).claim_id == held.claim_id
 
 
@@ -292,18 +265,10 @@ async def test_an_edit_whose_answer_was_lost_and_that_others_have_passed_is_unav
 ) -> None:
     """Neither done nor refused: the message was handed out and acknowledged since."""
     (message_id,) = await queue.post("a", delay=HOUR)
-    messages = driver(queue)._connection.messages
-    write = messages.bulk_write
-
-    async def lose_the_answer(*args: Any, **kwargs: Any) -> None:
-        messages.bulk_write = write  # type: ignore[method-assign]
-        assert (await write(*args, **kwargs)).matched_count
-        assert ids((await second.pop()).messages) == [message_id]
-        raise AutoReconnect("connection closed")
-
-    messages.bulk_write = lose_the_answer  # type: ignore[method-assign, assignment]
-    with pytest.raises(Unavailable):
-        await queue.edit(message_id, "b", delay=0)
+    with lost_answer(driver(queue)._connection.messages, "bulk_write", second.pop) as between:
+        with pytest.raises(Unavailable):
+            await queue.edit(message_id, "b", delay=0)
+    assert ids(between[0].messages) == [message_id]
     assert await queue.bodies() == []
 
 
@@ -330,14 +295,11 @@ async def test_a_count_from_before_a_purge_is_not_taken_for_what_came_after_it(
     limited = queue.at(await open_stores(max_messages=3))
     await limited.post(*"abc", ttl=MINUTE)
     queue.advance(2 * MINUTE)
-    with pause_after(driver(limited)._connection.messages, "count_documents") as pause:
-        posting = asyncio.create_task(limited.post("one too many"))
-        await pause.reached()
-        await queue.purge()
-        await queue.post(*"def")
-        pause.go()
-        with pytest.raises(LimitReached):
-            await posting
+    has_counted = pause_after(driver(limited)._connection.messages, "count_documents")
+    with pytest.raises(LimitReached):  # noqa: PT012 - raised once the context goes on
+        async with stopped(has_counted, limited.post("one too many")):
+            await queue.purge()
+            await queue.post(*"def")
     assert await queue.bodies() == ["d", "e", "f"]
 
 
@@ -360,15 +322,11 @@ async def test_a_letter_and_a_post_that_race_have_each_a_place(
 ) -> None:
     await exhausted(queue, "a", "b")
     there = other.at(second.stores)
-    with pause_before(driver(second), "_insert") as pause:
-        posting = asyncio.create_task(there.post("posted"))
-        await pause.reached()
+    async with stopped(pause_before(driver(second), "_insert"), there.post("posted")):
         moving = asyncio.create_task(queue.claim(dead_letter=other.as_dead_letter_queue(1)))
         assert await other.bodies() == []
-        pause.go()
-        await posting
-        page = await there.page(limit=1)
-        assert (await moving).moved == 2
+    page = await there.page(limit=1)
+    assert (await moving).moved == 2
     assert texts(page.messages) == ["posted"]
     assert texts((await there.page(after=page.marker)).messages) == ["a", "b"]
 
@@ -470,48 +428,31 @@ async def test_a_pop_that_stopped_before_its_delete_hands_out_nothing_of_others(
 ) -> None:
     """Its messages came back meanwhile; one of them was claimed, and one deleted in its time."""
     await queue.post(*"ab")
-    with pause_before(driver(queue)._connection.messages, "delete_many") as pause:
-        slow = asyncio.create_task(queue.pop(2))
-        await pause.reached()
+    removes = pause_before(driver(queue)._connection.messages, "delete_many")
+    async with stopped(removes, queue.pop(2)) as slow:
         queue.advance(POP_TIME_MS + 1_000)
         await second.sweep()
         held = await second.claim(1)
-        pause.go()
-        popped = await slow
     assert texts(held.messages) == ["a"]
-    assert texts(popped.messages) == []
+    assert texts((await slow).messages) == []
     assert await second.bodies() == ["a", "b"]
 
 
 async def test_a_batch_is_known_as_stored_when_its_first_message_is_gone(
-    queue: QueueUnderTest, second: QueueUnderTest, monkeypatch: pytest.MonkeyPatch
+    queue: QueueUnderTest, second: QueueUnderTest
 ) -> None:
     """The answer to its commit was lost, and another consumer was quick."""
-    commit = AsyncClientSession.commit_transaction
-
-    async def lose_the_answer(session: AsyncClientSession) -> None:
-        monkeypatch.undo()
-        await commit(session)
-        assert texts((await second.pop(1)).messages) == ["a"]
-        raise AutoReconnect("connection closed")
-
-    monkeypatch.setattr(AsyncClientSession, "commit_transaction", lose_the_answer)
-    await queue.post(*"abc")
+    with lost_answer(AsyncClientSession, "commit_transaction", lambda: second.pop(1)) as between:
+        await queue.post(*"abc")
+    assert texts(between[0].messages) == ["a"]
     assert await queue.bodies() == ["b", "c"]
 
 
 async def test_a_batch_that_filled_its_queue_is_known_as_stored(
-    open_stores: OpenStores, queue: QueueUnderTest, monkeypatch: pytest.MonkeyPatch
+    open_stores: OpenStores, queue: QueueUnderTest
 ) -> None:
     """The answer to its commit was lost, and the repetition has no room for it."""
-    commit = AsyncClientSession.commit_transaction
     full = queue.at(await open_stores(max_messages=3))
-
-    async def lose_the_answer(session: AsyncClientSession) -> None:
-        monkeypatch.undo()
-        await commit(session)
-        raise AutoReconnect("connection closed")
-
-    monkeypatch.setattr(AsyncClientSession, "commit_transaction", lose_the_answer)
-    posted = await full.post(*"abc")
+    with lost_answer(AsyncClientSession, "commit_transaction", queue.counts):
+        posted = await full.post(*"abc")
     assert posted == ids(await queue.listed())

@@ -6,6 +6,7 @@ from typing import Any
 
 import redis
 
+from tests.contract.subject import QueueUnderTest
 from zaqar_lite.storage.redis.keys import PREFIX
 
 KEPT = {"queue", "sources", "names", "exposing", "visits", "intents"}
@@ -34,6 +35,14 @@ def keys_by_tag(client: Any) -> dict[str, dict[str, bytes]]:
         _, kind, tag = key.decode().split(":", 2)
         found.setdefault(tag[1 : tag.index("}")], {})[kind] = key
     return found
+
+
+def check_queues(client: Any, queue: QueueUnderTest) -> None:
+    """Hold all queues that are named after this one to the layout; no letter is on its way."""
+    for tag, keys in keys_by_tag(client).items():
+        if queue.ref.name in tag:
+            assert "outbox" not in keys
+            check_queue(client, tag, keys, queue.stores.clock.offset_ms)
 
 
 def check_queue(client: Any, tag: str, keys: dict[str, bytes], offset_ms: int) -> None:

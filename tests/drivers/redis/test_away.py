@@ -36,35 +36,30 @@ async def with_ended_messages(queue: QueueUnderTest) -> QueueUnderTest:
     return other
 
 
-async def test_the_sweep_passes_over_a_queue_whose_policy_cannot_be_read(
-    queue: QueueUnderTest, client: Any
+@pytest.mark.parametrize("trouble", ["away", "policy", "queue", "expiry", "outbox"])
+async def test_the_sweep_passes_over_a_queue_in_trouble(
+    queue: QueueUnderTest, client: Any, trouble: str
 ) -> None:
-    other = await with_ended_messages(queue)
+    """Its node is away, its policy of a store that keeps failed messages, or a key is damaged."""
+    other, keys = await with_ended_messages(queue), keys_of(queue.ref)
+    odd = RetryPolicy(DeadLetter(None, 1, 0)) if trouble == "policy" else NO_RETRIES
 
     async def read(ref: QueueRef) -> RetryPolicy:
         await queue.stores.management.get_queue(ref)
-        return NO_RETRIES
+        return odd if ref == queue.ref else NO_RETRIES
 
-    with away(keys_of(queue.ref)):
+    if trouble in {"queue", "expiry", "outbox"}:
+        client.delete(keys.key(trouble))
+        client.set(keys.key(trouble), "no such thing")
+    with away(keys) if trouble == "away" else nullcontext():
         await queue.stores.messages.sweep(1_000, read)
-    assert client.hlen(keys_of(queue.ref).key("messages")) == 1
     assert client.hlen(keys_of(other.ref).key("messages")) == 0
-    queue.advance(MINUTE)
-    await queue.stores.messages.sweep(1_000, read)
-    assert client.hlen(keys_of(queue.ref).key("messages")) == 0
-
-
-async def test_the_sweep_passes_over_a_queue_whose_policy_this_store_cannot_follow(
-    queue: QueueUnderTest, client: Any
-) -> None:
-    """Records may come from a store that keeps failed messages."""
-    other = await with_ended_messages(queue)
-
-    async def read(ref: QueueRef) -> RetryPolicy:
-        return RetryPolicy(DeadLetter(None, 1, 0)) if ref == queue.ref else NO_RETRIES
-
-    await queue.stores.messages.sweep(1_000, read)
-    assert client.hlen(keys_of(other.ref).key("messages")) == 0
+    if trouble == "away":
+        assert client.hlen(keys.key("messages")) == 1
+        queue.advance(MINUTE)
+        await queue.stores.messages.sweep(1_000, read)
+        assert client.hlen(keys.key("messages")) == 0
+    client.delete(keys.key("queue"), keys.key("expiry"), keys.key("outbox"))
 
 
 async def test_a_queue_whose_node_has_a_slower_clock_is_visited_once(queue: QueueUnderTest) -> None:
@@ -86,23 +81,6 @@ async def test_a_queue_whose_node_has_a_slower_clock_is_visited_once(queue: Queu
     with patch.object(Router, "run", ahead):
         await queue.stores.messages.sweep(1_000)
     assert len(visited) == 1
-
-
-@pytest.mark.parametrize("kind", ["queue", "expiry", "outbox"])
-async def test_the_sweep_passes_over_a_queue_whose_keys_are_damaged(
-    queue: QueueUnderTest, client: Any, kind: str
-) -> None:
-    other = await with_ended_messages(queue)
-    client.delete(keys_of(queue.ref).key(kind))
-    client.set(keys_of(queue.ref).key(kind), "no such thing")
-
-    async def read(ref: QueueRef) -> RetryPolicy:
-        await queue.stores.management.get_queue(ref)
-        return NO_RETRIES
-
-    await queue.stores.messages.sweep(1_000, read)
-    assert client.hlen(keys_of(other.ref).key("messages")) == 0
-    client.delete(keys_of(queue.ref).key(kind))
 
 
 @pytest.mark.parametrize("is_damaged", [False, True])

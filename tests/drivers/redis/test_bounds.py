@@ -19,9 +19,8 @@ from tests.contract.subject import (
     new,
     texts,
 )
-from tests.drivers.redis.inspection import check_queue, keys_by_tag
-from tests.drivers.redis.test_cost import BULK, examined, fill
-from tests.drivers.redis.test_letters import crash_before, reject, swept
+from tests.drivers.redis.inspection import check_queues
+from tests.drivers.redis.steps import BULK, crash_before, examined, fill, reject, watching
 from zaqar_lite.domain.models import DelayMode, RetryPolicy
 from zaqar_lite.domain.settlements import Outcome
 from zaqar_lite.storage.base import MAX_EXAMINED
@@ -47,7 +46,7 @@ async def gather_crowd(queue: QueueUnderTest, kind: str) -> None:
             pass
     if kind == "exhausted":
         queue.advance(2 * MINUTE)
-        await swept(queue)
+        await queue.sweep()
     await queue.post("behind")
     queue.advance(2 * MINUTE)
 
@@ -83,6 +82,16 @@ async def test_the_sweep_goes_on_until_nothing_is_left(queue: QueueUnderTest, ki
     assert sum(steps) >= CROWD  # queues of other tests lie in the same server
     assert max(steps) <= MAX_EXAMINED + 400
     assert await queue.counts() == (1 if kind == "expired" else CROWD + 1, 0, 0)
+
+
+@pytest.mark.parametrize("kind", ["expired", "due", "lapsed"])
+async def test_a_crowd_is_counted_in_steps(queue: QueueUnderTest, kind: str) -> None:
+    await gather_crowd(queue, kind)
+    steps: list[int] = []
+    with watching(lambda _, reply: steps.append(reply[2] if reply[0] == b"again" else 0)):
+        assert await queue.counts() == (1 if kind == "expired" else CROWD + 1, 0, 0)
+    assert len(steps) > CROWD // MAX_EXAMINED
+    assert max(steps) <= MAX_EXAMINED
 
 
 async def sweeps(queue: QueueUnderTest, limit: int = MAX_EXAMINED) -> AsyncIterator[int]:
@@ -122,31 +131,11 @@ async def test_a_read_behind_a_crowd_goes_on_in_steps(queue: QueueUnderTest) -> 
     await fill(queue, CROWD, ttl=HOUR)
     await queue.stores.messages.post(queue.ref, [new("x")], client_id="another", version=None)
     steps: list[int] = []
-    run = Router.run
-
-    async def watched(self: Router, operation: str, *args: Any, **options: Any) -> Any:
-        reply = await run(self, operation, *args, **options)
-        if operation == "list":
-            steps.append(reply[2])
-        return reply
-
-    with patch.object(Router, "run", watched):
+    with watching(lambda called, reply: steps.append(reply[2] if called == "list" else 0)):
         page = await queue.page(limit=5, exclude="producer", claimed=False)
     assert len(page.messages) == 1
     assert max(steps) <= MAX_EXAMINED
     assert sum(steps) == CROWD + 1
-
-
-async def test_claims_that_are_deleted_with_their_messages_leave_nothing(
-    queue: QueueUnderTest, client: Any
-) -> None:
-    await queue.post(*map(str, range(200)), ttl=HOUR)
-    for _ in range(100):
-        claimed = await queue.claim(2)
-        for message in claimed.messages:
-            await queue.delete(message.id, claims=[claimed.claim_id or ""])
-    keys = keys_by_tag(client)[keys_of(queue.ref).tag]
-    assert not {"claims", "leases", "held", "tracks", "messages"} & set(keys)
 
 
 async def test_a_large_body_goes_where_its_message_goes(
@@ -168,9 +157,7 @@ async def test_a_large_body_goes_where_its_message_goes(
         assert texts([await queue.edit(posted[2], text)]) == [text]
     assert not await queue.delete(posted[3])
     assert await queue.release_delayed() == 2
-    for tag, keys in keys_by_tag(client).items():
-        if tag == keys_of(queue.ref).tag:
-            check_queue(client, tag, keys, queue.stores.clock.offset_ms)
+    check_queues(client, queue)
     assert texts((await queue.pop(10)).messages) == ["small", bodies[1], bodies[3]]
     assert not client.exists(keys_of(queue.ref).key("bodies"))
 
@@ -242,5 +229,5 @@ async def test_long_histories_are_written_in_several_steps(
     assert len((await queue.claim(40, ttl=MINUTE)).messages) == 40
     queue.advance(2 * MINUTE)
     assert (await queue.claim(40)).more, "leases that lapsed are ended in several steps too"
-    await swept(queue)
+    await queue.sweep()
     assert sum((await queue.counts())[::2]) == 40

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.contract.subject import HOUR, MINUTE, QueueUnderTest
-from tests.drivers.redis.test_letters import exhaust
+from tests.drivers.redis.steps import exhaust
 
 pytestmark = pytest.mark.anyio
 
@@ -16,7 +16,7 @@ async def test_letters_of_a_queue_that_is_made_again_arrive(
     queue.advance(MINUTE)
     await exhaust(queue, "a")
     await queue.claim(dead_letter=policy)
-    await queue.stores.messages.purge(queue.ref, forget=True)
+    await queue.drop()
     queue.advance(-MINUTE)
     await exhaust(queue, "b")
     await queue.claim(dead_letter=policy)

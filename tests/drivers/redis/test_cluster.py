@@ -14,8 +14,9 @@ import pytest
 from tests import services
 from tests.contract.subject import HOUR, MINUTE, SECOND, QueueUnderTest, texts
 from tests.drivers.redis.conftest import Open
-from tests.drivers.redis.test_letters import crash_before, swept
+from tests.drivers.redis.steps import crash_before, queues_on_every_node
 from tests.services.process import wait_until
+from tests.waiting import until_available
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import QueueRef
@@ -26,29 +27,9 @@ from zaqar_lite.storage.redis.router import Router, make_router
 pytestmark = pytest.mark.anyio
 
 
-def queues_on_every_node(queue: QueueUnderTest) -> list[QueueUnderTest]:
-    """Queues of one project whose slots lie in each third of the cluster."""
-    found: dict[int, QueueUnderTest] = {}
-    while len(found) < 3:
-        other = queue.named(f"queue-{uuid4().hex}")
-        found[keys_of(other.ref).slot * 3 // 16_384] = other
-    return [found[third] for third in range(3)]
-
-
 @pytest.fixture
 async def queue(redis_cluster: services.RedisCluster, open_queue: Open) -> QueueUnderTest:
     return await open_queue(redis_cluster.url)
-
-
-async def test_queues_live_on_every_node(
-    queue: QueueUnderTest, redis_cluster: services.RedisCluster
-) -> None:
-    queues = queues_on_every_node(queue)
-    await asyncio.gather(*[one.post("a", "b") for one in queues])
-    claims = await asyncio.gather(*[one.claim(1) for one in queues])
-    assert [texts(claim.messages) for claim in claims] == [["a"]] * 3
-    sizes = [int(node.cli("dbsize")) for node in redis_cluster.nodes]
-    assert all(sizes), sizes
 
 
 async def test_letters_go_from_every_node_to_every_other(queue: QueueUnderTest) -> None:
@@ -75,10 +56,10 @@ async def test_letters_of_a_process_that_was_killed_arrive_within_seconds(
         with crash_before("accept") if text == "stuck" else nullcontext():
             assert (await source.claim(dead_letter=policy)).moved == 1
         if text == "arrived":
-            await swept(source)
+            await source.sweep()
     assert await target.bodies() == ["arrived"]
     source.advance(6 * SECOND)
-    await swept(source)
+    await source.sweep()
     assert await target.bodies() == ["arrived", "stuck"]
 
 
@@ -202,13 +183,8 @@ async def test_a_dead_node_is_unavailable_until_its_replica_takes_over(
     with pytest.raises(Unavailable):
         await asyncio.gather(*[one.bodies() for one in queues])
     begun = time.monotonic()
-    while True:
-        try:
-            assert await asyncio.gather(*[one.bodies() for one in queues]) == [["a"]] * 3
-            break
-        except Unavailable:
-            assert time.monotonic() < begun + 30
-            await asyncio.sleep(0.1)
+    served = await until_available(lambda: asyncio.gather(*[one.bodies() for one in queues]))
+    assert served == [["a"]] * 3
     print(f"served again after {time.monotonic() - begun:.1f} s")
 
 

@@ -2,26 +2,29 @@
 
 import asyncio
 import contextlib
-import os
-import signal
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
 from tests import services
 from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, texts
 from tests.drivers.redis.conftest import Open
-from tests.drivers.redis.test_cluster import queues_on_every_node
-from tests.drivers.redis.test_letters import crash_before, exhaust, swept
+from tests.drivers.redis.steps import (
+    crash_before,
+    exhaust,
+    lost,
+    queues_on_every_node,
+    standing_still,
+    watching,
+)
+from tests.waiting import until
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import SweepResult
 from zaqar_lite.storage.redis.connection import FollowUps
 from zaqar_lite.storage.redis.faults import ConnectionLost, InDoubt
 from zaqar_lite.storage.redis.keys import EVERYWHERE
 from zaqar_lite.storage.redis.link import Link
-from zaqar_lite.storage.redis.router import Router
 
 pytestmark = pytest.mark.anyio
 
@@ -49,7 +52,7 @@ async def test_what_was_committed_is_answered(
         assert texts((await queue.claim(1, dead_letter=policy)).messages) == ["b"]
         assert texts((await queue.pop(1, dead_letter=policy)).messages) == ["c"]
     queue.advance(MINUTE)
-    await swept(queue)
+    await queue.sweep()
     assert await target.bodies() == ["letter", "next letter"][: 1 if script == "register" else 2]
 
 
@@ -114,18 +117,12 @@ async def test_a_claim_whose_answer_is_lost_holds_nothing(
 
     def lose_the_answer(self: Link, *words: str | bytes | int) -> asyncio.Future[object]:
         monkeypatch.setattr(Link, "send", send)
-        answer, lost = send(self, *words), asyncio.get_running_loop().create_future()
-        loss = ConnectionLost("after the call", sent=True)
-        answer.add_done_callback(lambda _: lost.set_exception(loss))
-        return lost
+        return lost(send(self, *words))
 
     monkeypatch.setattr(Link, "send", lose_the_answer)
     with pytest.raises(Unavailable, match="may or may not"):
         await queue.claim(ttl=HOUR)
-    for _ in range(100):
-        if (await queue.counts())[0] == 2:
-            break
-        await asyncio.sleep(0.1)
+    await until(queue.counts, lambda counts: counts[0] == 2)
     again = (await queue.claim()).messages
     assert [(one.claim_count, one.failure_count) for one in again] == [(2, 0), (2, 0)]
 
@@ -139,18 +136,18 @@ async def test_a_deletion_whose_answer_is_lost_leaves_alone_what_came_since(
     loop = asyncio.get_running_loop()
     making: list[asyncio.Task[None]] = []
 
-    async def make_again(lost: asyncio.Future[object]) -> None:
+    async def make_again(instead: asyncio.Future[object]) -> None:
         await management.create_queue(queue.ref, {}, max_queues=10_000)
         await queue.post("a")
-        lost.set_exception(ConnectionLost("after the call", sent=True))
+        instead.set_exception(ConnectionLost("after the call", sent=True))
 
     def lose_the_answer(self: Link, *words: str | bytes | int) -> asyncio.Future[object]:
         answer = send(self, *words)
         if words[0] != "FCALL" or not str(words[1]).endswith("_drop") or making:
             return answer
-        lost = loop.create_future()
-        answer.add_done_callback(lambda _: making.append(loop.create_task(make_again(lost))))
-        return lost
+        instead = loop.create_future()
+        answer.add_done_callback(lambda _: making.append(loop.create_task(make_again(instead))))
+        return instead
 
     monkeypatch.setattr(Link, "send", lose_the_answer)
     with pytest.raises(Unavailable, match="may or may not"):
@@ -159,29 +156,20 @@ async def test_a_deletion_whose_answer_is_lost_leaves_alone_what_came_since(
     assert await management.get_queue(queue.ref) is not None
 
 
-async def test_a_claim_whose_second_step_is_lost_holds_nothing(
-    queue: QueueUnderTest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_claim_whose_second_step_is_lost_holds_nothing(queue: QueueUnderTest) -> None:
     """What that step took is told nobody, and must not count as failed when its lease lapses."""
     await queue.post(*["x" * 2_000] * 150)
-    run, steps = Router.run, 0
+    called: list[str] = []
 
-    async def lose_the_second(self: Router, operation: str, *args: Any, **options: Any) -> Any:
-        nonlocal steps
-        reply = await run(self, operation, *args, **options)
-        steps += operation == "claim"
-        if operation == "claim" and steps == 2:
+    def lose_the_second(operation: str, _: object) -> None:
+        called.append(operation)
+        if operation == "claim" and called.count("claim") == 2:
             raise InDoubt("after the call")
-        return reply
 
-    monkeypatch.setattr(Router, "run", lose_the_second)
-    with pytest.raises(Unavailable):
-        await queue.claim(150)
-    for _ in range(100):
-        if (await queue.counts())[0] == 150:
-            break
-        await asyncio.sleep(0.1)
-    assert await queue.counts() == (150, 0, 0)
+    with watching(lose_the_second):
+        with pytest.raises(Unavailable):
+            await queue.claim(150)
+        await until(queue.counts, lambda counts: counts == (150, 0, 0))
 
 
 @pytest.fixture(scope="module")
@@ -251,19 +239,11 @@ async def test_a_node_that_is_silent_does_not_hold_up_an_answer(scene: Scene) ->
     policy = scene.away.as_dead_letter_queue(1)
     await exhaust(scene.beside, "letter")
     await scene.beside.post("fresh")
-    pid = scene.node_away.processes[0].pid
-    os.kill(pid, signal.SIGSTOP)
-    try:
+    with standing_still(scene.node_away):
         async with asyncio.timeout(10):  # the store's own patience is 20 s
             popped = await scene.beside.pop(dead_letter=policy)
-    finally:
-        os.kill(pid, signal.SIGCONT)
     assert (texts(popped.messages), popped.moved) == (["fresh"], 1)
-    for _ in range(200):
-        if await scene.away.bodies() == ["letter"]:
-            return
-        await asyncio.sleep(0.05)
-    pytest.fail("the letter did not go on by itself")
+    await until(scene.away.bodies, lambda bodies: bodies == ["letter"])  # it goes on by itself
 
 
 async def test_a_dead_node_does_not_stop_the_sweep_of_others(scene: Scene) -> None:

@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import os
-import signal
 import socket
 import subprocess
 import threading
@@ -21,9 +19,10 @@ from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, new, texts
 from tests.contract.test_outbox_messages import arrived, with_note
 from tests.drivers.redis.conftest import Open
 from tests.drivers.redis.inspection import raw
-from tests.drivers.redis.test_letters import crash_before, swept
+from tests.drivers.redis.steps import crash_before, full, standing_still
 from tests.drivers.redis.test_parts import MOST_AT_ONCE
 from tests.services import RedisServer
+from tests.waiting import until_available
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.domain.models import DelayMode, StoreOptions
@@ -35,18 +34,6 @@ from zaqar_lite.storage.redis.link import Link, connect
 from zaqar_lite.storage.redis.scripts import library_name
 
 pytestmark = pytest.mark.anyio
-
-
-async def eventually(queue: QueueUnderTest, text: str) -> None:
-    """Post until it succeeds: the connection is opened anew by a later call."""
-    for _ in range(100):
-        try:
-            await queue.post(text)
-        except Unavailable:
-            await asyncio.sleep(0.05)
-        else:
-            return
-    pytest.fail("the store does not recover")
 
 
 async def first_refusal(queue: QueueUnderTest) -> str:
@@ -92,7 +79,7 @@ async def test_a_closed_connection_is_opened_anew(queue: QueueUnderTest, client:
     client.client_kill_filter(_type="normal", skipme=True)
     assert await queue.bodies() == ["a"]  # a read is repeated by the driver itself
     client.client_kill_filter(_type="normal", skipme=True)
-    await eventually(queue, "b")
+    await until_available(lambda: queue.post("b"))
     assert await queue.bodies() == ["a", "b"]
 
 
@@ -108,7 +95,7 @@ async def test_a_killed_server_is_unavailable_and_comes_back(
     with pytest.raises(Unavailable):
         await queue.stores.messages.ping()
     await asyncio.to_thread(own_redis.start)
-    await eventually(queue, "b")
+    await until_available(lambda: queue.post("b"))
     assert await queue.bodies() == ["a", "b"]
 
 
@@ -117,14 +104,9 @@ async def test_a_silent_server_is_given_up(
 ) -> None:
     queue = await open_queue(f"{own_redis.url}?timeout=0.3")
     await queue.post("a")
-    pid = own_redis.processes[0].pid
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        with pytest.raises(Unavailable, match="no answer"):
-            await queue.counts()
-    finally:
-        os.kill(pid, signal.SIGCONT)
-    await eventually(queue, "b")
+    with standing_still(own_redis), pytest.raises(Unavailable, match="no answer"):
+        await queue.counts()
+    await until_available(lambda: queue.post("b"))
     assert await queue.bodies() == ["a", "b"]
 
 
@@ -258,7 +240,7 @@ async def test_a_replica_is_left_for_the_master(queue: QueueUnderTest, client: A
             await queue.post("refused")
     finally:
         client.replicaof("NO", "ONE")
-    await eventually(queue, "b")
+    await until_available(lambda: queue.post("b"))
     assert await queue.bodies() == ["a", "b"]
 
 
@@ -266,15 +248,12 @@ async def test_a_full_server_still_hands_out_and_deletes(
     queue: QueueUnderTest, client: Any
 ) -> None:
     ids = await queue.post("a", "b")
-    client.config_set("maxmemory", 1)
-    try:
+    with full(client):
         with pytest.raises(Unavailable, match="maxmemory"):
             await queue.post("refused")
         claimed = await queue.claim(1)
         assert [message.id for message in claimed.messages] == ids[:1]
         await queue.stores.messages.delete(queue.ref, ids, claim_ids=None)
-    finally:
-        client.config_set("maxmemory", 0)
     assert await queue.bodies() == []
     await queue.post("c")
 
@@ -288,12 +267,9 @@ async def test_a_full_server_takes_in_nothing_of_another_store(
     importing = partial(
         queue.stores.messages.import_messages, other.ref, (message,), source="pool", number=1
     )
-    client.config_set("maxmemory", 1)
-    try:
+    with full(client):
         with pytest.raises(Unavailable, match="maxmemory"):
             await importing()
-    finally:
-        client.config_set("maxmemory", 0)
     assert await other.bodies() == []
     await importing()
     assert await other.bodies() == ["a"]
@@ -331,13 +307,10 @@ async def test_what_a_post_has_brought_arrives_on_a_full_server(
     with crash_before("accept"):
         await queue.post(with_note(new("a"), target), *["b"] * MOST_AT_ONCE)
         await asyncio.sleep(0.05)  # what follows a post is begun before its answer
-    client.config_set("maxmemory", 1)
-    try:
+    with full(client):
         queue.advance(MINUTE)
-        await swept(queue)
+        await queue.sweep()
         assert len(await arrived(target, 1)) == 1
-    finally:
-        client.config_set("maxmemory", 0)
 
 
 async def test_a_long_post_that_is_committed_is_stored_on_a_full_server(
@@ -345,11 +318,8 @@ async def test_a_long_post_that_is_committed_is_stored_on_a_full_server(
 ) -> None:
     with crash_before("publish"):
         await queue.post(*["a"] * (MOST_AT_ONCE + 1))
-    client.config_set("maxmemory", 1)
-    try:
+    with full(client):
         assert (await queue.counts())[0] == MOST_AT_ONCE + 1
-    finally:
-        client.config_set("maxmemory", 0)
 
 
 async def test_a_busy_server_is_unavailable(
@@ -369,7 +339,7 @@ async def test_a_busy_server_is_unavailable(
     finally:
         client.script_kill()
         thread.join()
-    await eventually(queue, "b")
+    await until_available(lambda: queue.post("b"))
     assert (await queue.bodies())[-1] == "b"
 
 
@@ -461,7 +431,7 @@ async def test_a_server_that_takes_no_more_clients_is_unavailable(open_queue: Op
         client.client_kill_filter(_type="normal", skipme=True)
         assert "refuses (ERR max number of clients" in await later_refusal(queue)
         client.config_set("maxclients", 100)
-        await eventually(queue, "a")
+        await until_available(lambda: queue.post("a"))
 
 
 async def test_a_password_that_was_changed_is_unavailable(open_queue: Open) -> None:
@@ -475,7 +445,7 @@ async def test_a_password_that_was_changed_is_unavailable(open_queue: Open) -> N
             with pytest.raises(Unavailable, match="WRONGPASS"):  # readiness asks by this
                 await queue.stores.messages.ping()
             client.config_set("requirepass", "sesame")
-            await eventually(queue, "a")
+            await until_available(lambda: queue.post("a"))
             assert client.dbsize(), "a URI that names no database means 0"
 
 

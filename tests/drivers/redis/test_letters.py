@@ -4,20 +4,18 @@ import asyncio
 import json
 from contextlib import nullcontext
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 
-from tests.contract.pausing import pause_after, pause_before
+from tests.contract.pausing import pause_after, pause_before, stopped
 from tests.contract.subject import HOUR, MINUTE, SECOND, QueueUnderTest, bury, new
 from tests.contract.test_outbox_messages import arrived, with_note
-from tests.drivers.redis.inspection import check_queue, keys_by_tag
-from tests.services import RedisServer
+from tests.drivers.redis.inspection import check_queue, check_queues, keys_by_tag
+from tests.drivers.redis.steps import crash_before, exhaust, reject
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import RetryPolicy
 from zaqar_lite.storage.redis.keys import EVERYWHERE, keys_of
 from zaqar_lite.storage.redis.outbox import Outbox
-from zaqar_lite.storage.redis.router import Router
 from zaqar_lite.storage.redis.runner import Runner
 
 pytestmark = pytest.mark.anyio
@@ -25,34 +23,9 @@ pytestmark = pytest.mark.anyio
 DAY = 24 * HOUR
 
 
-async def exhaust(queue: QueueUnderTest, *texts: str) -> list[str]:
-    ids = await queue.post(*texts)
-    await queue.release(await queue.claim_id(len(texts)))
-    return ids
-
-
-def crash_before(script: str) -> Any:
-    """Let every call of a script fail before it is sent, as if the process had ended there."""
-    run = Router.run
-
-    async def crashing(self: Router, called: Any, *args: Any, **options: Any) -> Any:
-        if called == script:
-            raise Unavailable("crash")
-        return await run(self, called, *args, **options)
-
-    return patch.object(Router, "run", crashing)
-
-
 def last_from(source: QueueUnderTest, target: QueueUnderTest) -> bytes:
     """The key that has the number of the last letter from another queue."""
     return keys_of(target.ref).key("brought") + keys_of(source.ref).tag.encode()
-
-
-async def swept(queue: QueueUnderTest) -> int:
-    moved = 0
-    while (done := await queue.stores.messages.sweep(1000)).total:
-        moved += done.moved
-    return moved
 
 
 @pytest.mark.parametrize("step", ["claim", "accept", "outbox_ack"])
@@ -69,7 +42,7 @@ async def test_a_crash_at_any_step_is_finished_by_the_sweep(
         assert not (await target.claim()).messages
     second = queue.at(await queue.stores.second())
     queue.advance(MINUTE + SECOND)
-    moved = await swept(second)
+    moved = sum(step.moved for step in await second.sweep())
     if step == "claim":
         assert await queue.bodies() == ["a", "b"]
         await queue.claim(dead_letter=target.as_dead_letter_queue(1))
@@ -77,10 +50,7 @@ async def test_a_crash_at_any_step_is_finished_by_the_sweep(
         assert moved == 2
     assert [message.id for message in await target.listed()] == ids
     assert await queue.bodies() == []
-    for tag, keys in keys_by_tag(client).items():
-        if queue.ref.name in tag:
-            assert "outbox" not in keys
-            check_queue(client, tag, keys, queue.stores.clock.offset_ms)
+    check_queues(client, queue)
 
 
 async def test_a_crash_after_the_claim_said_that_letters_come_is_noticed(
@@ -89,13 +59,10 @@ async def test_a_crash_after_the_claim_said_that_letters_come_is_noticed(
     """The queue is registered before anything is in its outbox, and not forgotten in between."""
     queue, target = slotted, slotted.named(f"{slotted.ref.name}-dead")
     await exhaust(queue, "a")
-    with pause_before(Runner, "register_now") as pause:
-        claiming = asyncio.create_task(queue.claim(dead_letter=target.as_dead_letter_queue(1)))
-        await pause.reached()
+    claim = queue.claim(dead_letter=target.as_dead_letter_queue(1))
+    async with stopped(pause_before(Runner, "register_now"), claim):
         assert "outbox" not in keys_by_tag(client)[keys_of(queue.ref).tag]
-        await swept(queue)  # it looks at the queue just before the letters come
-        pause.go()
-        await claiming
+        await queue.sweep()  # it looks at the queue just before the letters come
     visit = client.zscore(EVERYWHERE.key("visits"), keys_of(queue.ref).tag)
     assert visit - queue.stores.clock.now_ms() <= MINUTE + SECOND
     assert await target.bodies() == ["a"]
@@ -107,29 +74,15 @@ async def test_a_sweep_right_after_the_registration_comes_again_soon(
     """It has found nothing yet; the letters come behind its back, and their claim dies."""
     queue, target = slotted, slotted.named(f"{slotted.ref.name}-dead")
     await exhaust(queue, "a")
-    policy = target.as_dead_letter_queue(1)
-    with pause_after(Runner, "register_now") as pause, crash_before("accept"):
-        claiming = asyncio.create_task(queue.claim(dead_letter=policy))
-        await pause.reached()
-        await swept(queue)
-        pause.go()
-        await claiming
+    claim = queue.claim(dead_letter=target.as_dead_letter_queue(1))
+    with crash_before("accept"):
+        async with stopped(pause_after(Runner, "register_now"), claim):
+            await queue.sweep()
     visit = client.zscore(EVERYWHERE.key("visits"), keys_of(queue.ref).tag)
     assert visit - queue.stores.clock.now_ms() <= MINUTE + SECOND
     queue.advance(MINUTE + SECOND)
-    await swept(queue)
+    await queue.sweep()
     assert await target.bodies() == ["a"]
-
-
-async def reject(queue: QueueUnderTest, target: QueueUnderTest, *texts: str) -> list[str]:
-    """Post messages, claim them and send them to the dead letters in one settlement."""
-    policy = RetryPolicy(target.as_dead_letter_queue())
-    ids = await queue.post(*texts)
-    claim_id = await queue.claim_id(len(texts))
-    acts = [bury(message_id) for message_id in ids]
-    settled = await queue.stores.messages.settle(queue.ref, claim_id, acts, retries=policy)
-    assert settled.moved == len(texts)
-    return ids
 
 
 @pytest.mark.parametrize("step", ["accept", "outbox_ack"])
@@ -142,7 +95,7 @@ async def test_what_a_settlement_left_is_finished_by_the_sweep(
     second = queue.at(await queue.stores.second())
     if comes_between:
         queue.advance(3 * SECOND)
-        await swept(second)
+        await second.sweep()
     with crash_before("register"), crash_before(step):
         left = await reject(queue, target, "b", "c")
         if step == "accept":
@@ -152,12 +105,9 @@ async def test_what_a_settlement_left_is_finished_by_the_sweep(
         else:
             await target.arrived(left, 2)
     queue.advance(6 * SECOND)
-    await swept(second)
+    await second.sweep()
     assert await target.bodies() == ["a", "b", "c"]
-    for tag, keys in keys_by_tag(client).items():
-        if queue.ref.name in tag:
-            assert "outbox" not in keys
-            check_queue(client, tag, keys, queue.stores.clock.offset_ms)
+    check_queues(client, queue)
 
 
 async def test_a_registration_serves_for_five_seconds_and_no_longer(
@@ -180,17 +130,13 @@ async def test_letters_that_race_overtake_nobody(
     """A letter that came before those with lower numbers would make them repeats."""
     await target.arrived(await reject(queue, target, "a"), 1)
     others = [queue.at(await queue.stores.second()) for _ in range(2)]
-    with pause_before(Outbox, "deliver") as pause:
-        first = asyncio.create_task(reject(queue, target, "b"))
-        await pause.reached()
+    async with stopped(pause_before(Outbox, "deliver"), reject(queue, target, "b")):
         await target.arrived(await reject(others[0], target, "c"), 1)
         assert await target.bodies() == ["a", "b", "c"]
-        pause.go()
-        await first
     rivals = [(one, str(number)) for number in range(10) for one in (queue, *others)]
     await asyncio.gather(*(reject_next(one, target, text) for one, text in rivals))
     queue.advance(MINUTE + SECOND)
-    await swept(queue)
+    await queue.sweep()
     assert len(await target.bodies()) == 3 + len(rivals)
 
 
@@ -211,7 +157,7 @@ async def test_a_late_repeat_brings_no_letter_back(
     (letter,) = (await target.pop()).messages  # it has arrived, and is consumed
     assert letter.origin is not None
     queue.advance(MINUTE)
-    await swept(queue)
+    await queue.sweep()
     assert await target.bodies() == []
     await exhaust(queue, "b")
     await queue.claim(dead_letter=target.as_dead_letter_queue(1))
@@ -231,7 +177,7 @@ async def test_a_repeat_after_days_adds_nothing_to_what_is_there(
         await target.move(target, letter.id)
     assert client.delete(last_from(queue, target)) == 1
     queue.advance(MINUTE)
-    await swept(queue)
+    await queue.sweep()
     (letter,) = (await target.claim(10)).messages
     assert not await target.delete(letter.id, claims=[letter.claim_id or ""])
     assert await target.counts() == (0, 0, 0)
@@ -245,7 +191,7 @@ async def test_two_that_drain_at_once_move_each_letter_once(
         await queue.claim(dead_letter=target.as_dead_letter_queue(1))
     queue.advance(MINUTE)
     others = [queue.at(await queue.stores.second()) for _ in range(3)]
-    await asyncio.gather(*map(swept, [queue, *others]))
+    await asyncio.gather(*(one.sweep() for one in (queue, *others)))
     assert await target.bodies() == [*"abcdef"]
 
 
@@ -255,16 +201,12 @@ async def test_a_letter_that_comes_while_others_are_brought_is_not_forgotten(
     """What is removed from the outbox is what has arrived, and not what has come since."""
     policy = target.as_dead_letter_queue(1)
     await exhaust(queue, "a")
-    with pause_after(Outbox, "_let_in") as pause:
-        bringing = asyncio.create_task(queue.claim(dead_letter=policy))
-        await pause.reached()
+    async with stopped(pause_after(Outbox, "_let_in"), queue.claim(dead_letter=policy)):
         await exhaust(queue, "b")
         with crash_before("accept"):
             await queue.claim(dead_letter=policy)
-        pause.go()
-        await bringing
     queue.advance(MINUTE + SECOND)
-    await swept(queue)
+    await queue.sweep()
     assert await target.bodies() == ["a", "b"]
 
 
@@ -277,7 +219,7 @@ async def test_letters_on_their_way_outlive_their_source(
     await queue.stores.messages.purge(queue.ref)
     await queue.stores.messages.purge(queue.ref, forget=True)
     queue.advance(MINUTE)
-    await swept(queue)
+    await queue.sweep()
     assert await target.bodies() == ["a"]
 
 
@@ -304,7 +246,7 @@ async def test_letters_to_two_targets_each_reach_their_own(
         with crash_before("accept"):
             await queue.claim(dead_letter=policy.as_dead_letter_queue(1))
     queue.advance(MINUTE)
-    await swept(queue)
+    await queue.sweep()
     assert await target.bodies() == ["a", "c"]
     assert await second.bodies() == ["b"]
 
@@ -323,19 +265,6 @@ async def test_a_letter_that_is_held_for_long_can_still_be_found_by_its_id(
     check_queue(client, tag, keys_by_tag(client)[tag], 0)
 
 
-async def test_projects_and_names_never_share_a_key(
-    queue: QueueUnderTest, own_redis: RedisServer
-) -> None:
-    """Braces, slashes, colons, percent signs and stars in a project mean nothing in a key."""
-    odd = ["{a}", "a}:{b", "a/b", "a:b", "%2F", "*", "", "ü", "a", "zl:messages:{x}", "\udcff"]
-    refs = [queue.ref._replace(project=project, name="q") for project in odd]
-    assert len({keys_of(ref).tag for ref in refs}) == len(odd)
-    for number, ref in enumerate(refs):
-        await QueueUnderTest(queue.stores, ref).post(str(number))
-    for number, ref in enumerate(refs):
-        assert await QueueUnderTest(queue.stores, ref).bodies() == [str(number)]
-
-
 @pytest.mark.parametrize("step", ["read_outbox", "accept", "outbox_ack"])
 async def test_outbox_messages_of_a_post_arrive_once_after_a_crash_at_any_step(
     queue: QueueUnderTest, target: QueueUnderTest, step: str
@@ -347,7 +276,7 @@ async def test_outbox_messages_of_a_post_arrive_once_after_a_crash_at_any_step(
         assert len(await target.listed()) == (step == "outbox_ack")
     assert await queue.bodies() == ["a"]
     queue.advance(MINUTE + SECOND)
-    await swept(queue.at(await queue.stores.second()))
+    await queue.at(await queue.stores.second()).sweep()
     ids += await queue.post(message)
     assert [json.loads(one.body)["id"] for one in await arrived(target, 2)] == ids
 
@@ -381,7 +310,7 @@ async def test_an_acknowledgement_behind_another_leaves_later_letters(
     assert await outbox.acknowledge(queue.ref, letters[:2]) == 1
     assert client.lrange(keys.key("outbox"), 0, -1) == letters[2:]
     queue.advance(3 * SECOND)
-    await swept(queue)
+    await queue.sweep()
     assert len(await target.listed()) == 1
 
 

@@ -23,6 +23,7 @@ from tests.contract.subject import (
 )
 from tests.contract.test_outbox_messages import with_note
 from tests.drivers.redis.inspection import check_queue, keys_by_tag
+from tests.drivers.redis.steps import lost
 from tests.drivers.redis.test_parts import MOST_AT_ONCE
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import NO_RETRIES, QueueRef, RetryPolicy
@@ -114,10 +115,7 @@ async def test_whatever_calls_are_lost_every_message_has_one_end(
             return send(self, *words)
         if load.random.random() < 0.5:
             raise ConnectionLost("before the call", sent=False)
-        answer, lost = send(self, *words), asyncio.get_running_loop().create_future()
-        loss = ConnectionLost("after the call", sent=True)
-        answer.add_done_callback(lambda _: lost.set_exception(loss))
-        return lost
+        return lost(send(self, *words))
 
     monkeypatch.setattr(Link, "send", lose)
     beside = [asyncio.create_task(work()) for work in (load.consume, load.consume, load.tidy)]

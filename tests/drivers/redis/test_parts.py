@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 from unittest.mock import patch
 
@@ -13,8 +13,7 @@ from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, ids, new
 from tests.contract.test_outbox_messages import arrived, told, with_note
 from tests.drivers.redis.conftest import Open
 from tests.drivers.redis.inspection import check_queue, keys_by_tag
-from tests.drivers.redis.test_cluster import queues_on_every_node
-from tests.drivers.redis.test_letters import crash_before, swept
+from tests.drivers.redis.steps import crash_before, queues_on_every_node, watching
 from tests.services import RedisCluster, RedisServer
 from zaqar_lite.domain.errors import KeyReused, LimitReached, Unavailable
 from zaqar_lite.domain.models import DelayMode
@@ -40,16 +39,10 @@ async def other(own_redis: RedisServer, open_queue: Open, queue: QueueUnderTest)
 
 
 @pytest.fixture
-async def calls() -> AsyncIterator[Counter[str]]:
+def calls() -> Iterator[Counter[str]]:
     """How often each script was called, by anybody."""
     found: Counter[str] = Counter()
-    run = Router.run
-
-    async def counting(self: Router, operation: str, *args: Any, **options: Any) -> Any:
-        found[operation] += 1
-        return await run(self, operation, *args, **options)
-
-    with patch.object(Router, "run", counting):
+    with watching(lambda called, _: found.update([called])):
         yield found
 
 
@@ -143,12 +136,9 @@ async def post_more_with_outbox(queue: QueueUnderTest) -> None:
     await arrived(queue, LONG + 2)
 
 
-async def sweep(queue: QueueUnderTest) -> None:
-    await swept(queue)
-
-
 @pytest.mark.parametrize(
-    "act", [see_all, list_all, claim_all, pop_all, post_more, post_more_with_outbox, sweep]
+    "act",
+    [see_all, list_all, claim_all, pop_all, post_more, post_more_with_outbox, QueueUnderTest.sweep],
 )
 async def test_who_comes_after_a_crash_finds_all_of_it(
     queue: QueueUnderTest, other: QueueUnderTest, client: Any, act: Act
@@ -202,7 +192,7 @@ async def test_a_killed_redis_has_all_of_it_or_nothing(
     posted = await post_cut_short(queue)
     own_redis.kill()
     await asyncio.to_thread(own_redis.start)
-    await swept(queue)
+    await queue.sweep()
     assert await queue.counts() == (LONG, 0, 0)
     assert sorted(ids(await queue.get(*posted))) == posted
     check(client, queue)

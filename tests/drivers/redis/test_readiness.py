@@ -2,8 +2,6 @@
 
 import asyncio
 import math
-import os
-import signal
 import time
 from typing import Any
 
@@ -13,7 +11,7 @@ from tests import services
 from tests.contract.subject import HOUR, MINUTE, QueueUnderTest
 from tests.contract.test_processes import StartWorker, start_worker
 from tests.drivers.redis.conftest import Open
-from tests.drivers.redis.test_cluster import queues_on_every_node
+from tests.drivers.redis.steps import forwarding, queues_on_every_node, standing_still
 from tests.services import RedisServer
 from tests.waiting import until
 from zaqar_lite.domain.models import Claimed, DeadLetter, QueueRef, RetryPolicy
@@ -96,22 +94,12 @@ async def test_a_connection_that_falls_silent_is_found_out_and_waiters_look_agai
     subscribed: set[asyncio.StreamWriter] = set()
     cut: set[asyncio.StreamWriter] = set()
 
-    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection("127.0.0.1", own_redis.port)
+    def pass_on(connection: asyncio.StreamWriter, sent: bytes) -> bool:
+        if b"SSUBSCRIBE" in sent:
+            subscribed.add(connection)
+        return connection not in cut
 
-        async def pass_on(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-            while data := await source.read(1 << 16):
-                if b"SSUBSCRIBE" in data:
-                    subscribed.add(writer)
-                if writer not in cut:
-                    sink.write(data)
-            sink.close()
-
-        both = (pass_on(reader, back), pass_on(there, writer))
-        await asyncio.gather(*both, return_exceptions=True)
-
-    async with await asyncio.start_server(forward, "127.0.0.1", 0) as proxy:
-        port = proxy.sockets[0].getsockname()[1]
+    async with forwarding(own_redis.port, pass_on) as port:
         queue = await open_queue(f"redis://127.0.0.1:{port}?timeout=2")
         heard: list[int] = []
         await queue.stores.messages.watch(queue.ref, heard.append)
@@ -160,12 +148,8 @@ async def test_who_watched_before_a_stalled_redis_confirmed_it_looks_once(
 ) -> None:
     heard: list[int] = []
     await queue.stores.messages.watch(queue.named("other").ref, print)
-    pid = own_redis.processes[0].pid
-    os.kill(pid, signal.SIGSTOP)
-    try:
+    with standing_still(own_redis):
         await queue.stores.messages.watch(queue.ref, heard.append)
-    finally:
-        os.kill(pid, signal.SIGCONT)
     await until(lambda: heard == [-1])
 
 
@@ -173,15 +157,11 @@ async def test_a_watch_that_was_given_up_leaves_no_subscription(
     queue: QueueUnderTest, own_redis: RedisServer, client: Any
 ) -> None:
     await queue.stores.messages.watch(queue.named("other").ref, print)
-    pid = own_redis.processes[0].pid
-    os.kill(pid, signal.SIGSTOP)
-    try:
+    with standing_still(own_redis):
         watching = asyncio.create_task(queue.stores.messages.watch(queue.ref, print))
         await asyncio.sleep(0.1)  # it was sent, and is not confirmed
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
-    finally:
-        os.kill(pid, signal.SIGCONT)
     await queue.post("a")
     await until(lambda: not subscribers(client, queue))
 

@@ -7,10 +7,9 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from msgspec.structs import replace
 
-from tests.contract.subject import MINUTE, QueueUnderTest, new
-from tests.drivers.redis.test_letters import crash_before
+from tests.contract.subject import MINUTE, QueueUnderTest
+from tests.drivers.redis.steps import crash_before
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import QueueRecord, QueueRef
 from zaqar_lite.storage.redis.keys import keys_of, keys_of_project
@@ -131,23 +130,3 @@ async def test_lists_take_turns_and_read_a_few_records_together(queue: QueueUnde
     with patch.object(Router, "command", watched):
         assert await asyncio.gather(*lists) == [[]] * 5
     assert most < 25, "20 records, and the names that others look up"
-
-
-@pytest.mark.parametrize(
-    "client_id",
-    [
-        "3381af92-2b9e-11e3-b191-71861300734c",
-        "3381af922b9e11e3b19171861300734c",
-        "3381AF92-2B9E-11E3-B191-71861300734C",
-        "worker 1",
-        "",
-        "\u00fcml\u00e4ut" * 50,
-    ],
-)
-@pytest.mark.parametrize("headers", [None, {"a": "b", "\u00e4": "{}"}])
-async def test_a_client_and_headers_come_back_as_they_were(
-    queue: QueueUnderTest, client_id: str, headers: dict[str, str] | None
-) -> None:
-    (posted,) = await queue.post_all([replace(new("a"), headers=headers)], client=client_id)
-    message = await queue.get_one(posted.id)
-    assert (message.client_id, message.headers) == (client_id, headers)

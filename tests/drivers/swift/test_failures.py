@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.contract.pausing import pause_after
+from tests.contract.pausing import pause_after, stopped
 from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, give_back, ids, new, some, texts
 from tests.drivers.swift.conftest import a_queue
 from tests.drivers.swift.faulty_proxy import FaultyProxy
@@ -441,12 +441,9 @@ async def test_a_release_whose_lease_ends_meanwhile_loses_nothing(open_swift: Op
     queue = a_queue(await open_swift())
     await queue.post("a", "b")
     claim = await queue.claim(2, ttl=MINUTE)
-    with pause_after(queue.stores.messages, "_held") as pause:
-        releasing = asyncio.create_task(queue.release(some(claim.claim_id)))
-        await pause.reached()
+    has_looked = pause_after(queue.stores.messages, "_held")
+    async with stopped(has_looked, queue.release(some(claim.claim_id))):
         queue.advance(MINUTE + 1_000)
-        pause.go()
-        await releasing
     assert await queue.bodies() == ["a", "b"]
     assert texts((await queue.claim(2)).messages) == ["a", "b"]
 
