@@ -123,12 +123,10 @@ def create_app(
         messages, startup.check, settings.data_directory if settings.needs_free_disk else None
     )
     app = build_app(
-        settings,
-        limits,
         services,
         startup,
-        readiness=readiness,
-        metrics=metrics,
+        readiness,
+        metrics,
         # No driver of a server elsewhere is asked without a task: libraries need one for a timeout.
         is_in_process=store in _IN_PROCESS and stores.one_store and not settings.pooling,
         page=page,

@@ -2,7 +2,6 @@
 
 import asyncio
 import functools
-from collections.abc import Iterator
 from dataclasses import replace
 
 from zaqar_lite import __version__
@@ -33,20 +32,17 @@ from zaqar_lite.server.services import Services
 from zaqar_lite.service.health import Readiness
 from zaqar_lite.service.metrics.metrics import Metrics
 from zaqar_lite.service.startup import Startup
-from zaqar_lite.settings import Settings
 
 _OPEN_METRICS = ("metrics", "queue_metrics")
 """The routes that are open to everybody where nobody is asked who they are."""
 
 
 def build_app(
-    settings: Settings,
-    limits: Limits,
     services: Services,
     startup: Startup,
-    *,
     readiness: Readiness,
     metrics: Metrics,
+    *,
     is_in_process: bool,
     page: AsgiApp | None,
 ) -> Application:
@@ -55,6 +51,7 @@ def build_app(
     Raises:
         ConfigurationError: a setting of the HTTP layer is wrong, or a library is missing.
     """
+    settings, limits = services.settings, services.limits
     renderer = Renderer(checksum=settings.enable_checksum)
     checks = Checks(
         any_client_id=settings.client_id_uuid_safe == "off",
@@ -69,17 +66,14 @@ def build_app(
     long_requests = LongRequests(authentication, checks, services.revalidation)
     events = EventActions(services.events, renderer, long_requests)
     polling = Polling(services.long_polling, long_requests, longest=limits.max_wait)
-    dialect = None if not settings.sqs else _sqs(settings, services, polling, limits)
-    others = () if dialect is None else dialect.routes
-    more: tuple[object, ...] = (MetricActions(metrics), events)
-    if services.keys is not None:
-        more = (*more, KeyActions(services.keys, signs=settings.sqs))
-    is_admin = settings.admin_mode
-    routes = _routes(
-        services, polling, renderer, more, limits, readiness=readiness, is_admin=is_admin
-    )
-    tree = RouteTree(tuple(routes))
-    everything = (*tree.routes, *others)
+    proxies = trusted_proxies(settings)
+    dialect = None
+    if settings.sqs:
+        dialect = _sqs(services, polling, behind_gateways=proxies is not None)
+    probes = ServiceActions(services.health, readiness, lambda: home_document(tree.routes, limits))
+    about = (probes, MetricActions(metrics), events)
+    tree = RouteTree(_routes(services, polling, renderer, about))
+    everything = (*tree.routes, *(() if dialect is None else dialect.routes))
     metrics.lay_out({route.name: f"{route.method} {route.template}" for route in everything})
 
     @functools.cache
@@ -101,7 +95,6 @@ def build_app(
         services.long_polling.close()
         events.close()
 
-    proxies = trusted_proxies(settings)
     application = Application(
         tree,
         checks,
@@ -137,7 +130,7 @@ def build_app(
     return application
 
 
-def _sqs(settings: Settings, services: Services, polling: Polling, limits: Limits) -> Dialect:
+def _sqs(services: Services, polling: Polling, *, behind_gateways: bool) -> Dialect:
     """The protocol of SQS, over the same services."""
     from zaqar_lite.sqs.authentication import SignedRequests  # noqa: PLC0415 - few servers need it
     from zaqar_lite.sqs.messages import MessageOperations  # noqa: PLC0415
@@ -146,6 +139,7 @@ def _sqs(settings: Settings, services: Services, polling: Polling, limits: Limit
     from zaqar_lite.sqs.queues import QueueOperations  # noqa: PLC0415
     from zaqar_lite.sqs.receipts import Receipts  # noqa: PLC0415
 
+    limits = services.limits
     queues = QueueOperations(services.queues, services.authorizer, limits)
     signatures = None
     if services.identity is not None:
@@ -162,7 +156,7 @@ def _sqs(settings: Settings, services: Services, polling: Polling, limits: Limit
         (queues, messages, MoveTasks(services.jobs, queues, services.authorizer)),
         limits,
         signatures=signatures,
-        behind_gateways=trusted_proxies(settings) is not None,
+        behind_gateways=behind_gateways,
     )
 
 
@@ -170,30 +164,27 @@ def _routes(
     services: Services,
     polling: Polling,
     renderer: Renderer,
-    more: tuple[object, ...],
-    limits: Limits,
-    *,
-    readiness: Readiness,
-    is_admin: bool,
-) -> Iterator[Route]:
-    """Every route that is served: those of the services and of `more` actions.
+    others: tuple[object, ...],
+) -> tuple[Route, ...]:
+    """Every route that is served: those of the services, and of `others`.
 
     Routes that this server cannot or may not serve are left out.
     """
-    authorizer = services.authorizer
-    served: list[Route] = []
-    home = functools.partial(home_document, served, limits)
+    settings, limits, authorizer = services.settings, services.limits, services.authorizer
     shared = (services.subscriptions, services.presigned_urls, authorizer)
     queues, topics = QueueActions(services.queues, *shared), TopicActions(services.topics, *shared)
     claims = ClaimActions(services.claims, polling, renderer)
     messages = MessageActions(services.messages, claims, polling, renderer)
     jobs = JobActions(services.jobs, authorizer)
     subscriptions = SubscriptionActions(
-        services.subscriptions, authorizer, services.trusts, services.inspection
+        services.subscriptions,
+        authorizer,
+        services.trusts,
+        services.inspection,
+        limits.max_subscriptions_per_page,
     )
     actions: list[object] = [
-        ServiceActions(services.health, readiness, home_document=home),
-        *more,
+        *others,
         queues,
         messages,
         claims,
@@ -204,10 +195,13 @@ def _routes(
     ]
     if services.encryption_keys is not None:
         actions.append(EncryptionActions(services.encryption_keys))
-    pools = services.pools
+    if services.keys is not None:
+        actions.insert(len(others), KeyActions(services.keys, settings.sqs))
+    is_admin, pools = settings.admin_mode, services.pools
     if is_admin and pools is not None:
-        actions.append(PoolActions(pools.registry, pools.placements, pools.drains, limits))
-        actions.append(FlavorActions(pools.registry, limits))
+        most = limits.max_pools_per_page
+        actions.append(PoolActions(pools.registry, pools.placements, pools.drains, most))
+        actions.append(FlavorActions(pools.registry, limits.max_flavors_per_page))
     absent = {"topic_replay_messages"}  # a topic keeps nothing that could be sent again
     if not is_admin:
         absent.add("health")
@@ -217,9 +211,9 @@ def _routes(
     found += on_topics(route for one in (topics, subscriptions) for route in routes_of(one, limits))
     found += topic_messages(routes_of(messages, limits))
     found += delayed_twins(routes_of(jobs, limits))
-    for route in found:
-        if route.name in absent:
-            continue
-        is_open = route.public or (services.identity is None and route.name in _OPEN_METRICS)
-        served.append(replace(route, public=is_open))
-    yield from served
+    open_too = _OPEN_METRICS if services.identity is None else ()
+    return tuple(
+        replace(route, public=route.public or route.name in open_too)
+        for route in found
+        if route.name not in absent
+    )

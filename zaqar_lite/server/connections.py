@@ -292,7 +292,8 @@ class HttpConnection(ClientConnection):
             request.forget_admission()
         request.source = self
         self._request = self._next = request
-        self._is_whole, self._left, self._body = not request.size, request.size, bytearray()
+        self._is_whole, self._left = not request.size, request.size
+        self._body.clear()
         self._chunks = ChunkReader() if request.size < 0 else None
         if self._is_whole:
             self._start_next()
@@ -313,19 +314,20 @@ class HttpConnection(ClientConnection):
             if chunks.overhead > MAX_HEAD:
                 self._end_with(TOO_LARGE)
                 return end
-        if request is not None:  # else it was answered without its body
-            self._gather(request, part)
         if self._is_whole:
+            if request is not None:  # else it was answered without its body
+                request.document = bytes(self._body + part) if self._body else part
+            self._body.clear()
             self._end_body(is_whole=True)
             self._start_next()
+        elif request is not None:
+            self._gather(request, part)
         return end
 
     def _gather(self, request: Request, part: bytes) -> None:
-        """Add a part to the body of a request, which has it once it is whole."""
+        """Keep a part of the body of a request until it is whole."""
         self._body += part
-        if self._is_whole:
-            request.document, self._body = bytes(self._body), bytearray()
-        elif self._arrived is None:
+        if self._arrived is None:
             if len(self._body) > _UNREAD_BODY:
                 self._pause()
         elif request.size < 0 and len(self._body) > request.most:

@@ -1,5 +1,6 @@
 """The part of the composition root that is about services: all of them, over the stores."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zaqar_lite.domain.clock import Clock
@@ -52,6 +53,7 @@ _DISABLE_AFTER = 432_000
 """Seconds with nothing but failures after which a subscription is disabled."""
 
 
+@dataclass(eq=False, repr=False)
 class Services:
     """Everything that the actions call, and what works beside them.
 
@@ -60,19 +62,19 @@ class Services:
     authenticates.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        stores: Stores,
-        management: ManagementStore,
-        clock: Clock,
-        *,
-        limits: Limits,
-        counted: MessageStore,
-        encryption_keys: "EncryptionKeys | None",
-    ) -> None:
-        messages, pools, shared = stores.messages, stores.pools, stores.shared
-        self.encryption_keys = encryption_keys
+    settings: Settings
+    stores: Stores
+    management: ManagementStore
+    clock: Clock
+    limits: Limits
+    counted: MessageStore
+    encryption_keys: "EncryptionKeys | None"
+
+    def __post_init__(self) -> None:
+        settings, management, stores = self.settings, self.management, self.stores
+        clock, limits, encryption_keys = self.clock, self.limits, self.encryption_keys
+        messages, shared = stores.messages, stores.shared
+        self.pools = pools = stores.pools
         self.keys = Keys(management, clock) if "keys" in settings.providers else None
         self.identity, self.connections, self.trusts = authentication(
             settings, self.keys, management, clock
@@ -90,9 +92,12 @@ class Services:
         self.policies = policies = Policies(management, limits, checked=stores.one_store)
         if pools is not None:
             pools.registry.keep_in(management)
-        self.pools = pools
         # Deliveries keep what they send sealed, so they see the store as it is.
-        opened = counted if encryption_keys is None else _opened(counted, encryption_keys)
+        opened = self.counted
+        if encryption_keys is not None:
+            from zaqar_lite.service.encryption import opening  # noqa: PLC0415 - with its library
+
+            opened = opening(opened, encryption_keys)
         self.queues = queues = Queues(
             management,
             messages,
@@ -125,7 +130,7 @@ class Services:
             management,
             max_expires=limits.signed_url_max_expires,
         )
-        self._deliver(settings, messages, management, clock, limits)
+        self._deliver()
         pooled = None if pools is None else pools.messages
         self.health = Health(messages, queues, self.messages, self.claims, pooled)
         bulk = Bulk(opened, management, queues, policies, limits=limits, clock=clock)
@@ -140,20 +145,14 @@ class Services:
             self.long_polling,
             self.connection_limits,
         )
-        trail = (
-            None if settings.audit is None else make_trail(settings.audit, self.messages, limits)
-        )
-        self.trail = trail
+        self.trail = None
+        if settings.audit is not None:
+            self.trail = make_trail(settings.audit, self.messages, limits)
 
-    def _deliver(
-        self,
-        settings: Settings,
-        messages: MessageStore,
-        management: ManagementStore,
-        clock: Clock,
-        limits: Limits,
-    ) -> None:
+    def _deliver(self) -> None:
         """Make what subscribes to queues, and delivers to subscribers."""
+        settings, clock = self.settings, self.clock
+        messages, management = self.stores.messages, self.management
         subscriber_cache = SubscriberCache(management)
         self.subscriptions = Subscriptions(
             management,
@@ -165,7 +164,7 @@ class Services:
             )
             if settings.require_confirmation
             else None,
-            limits=limits,
+            limits=self.limits,
             clock=clock,
             refused=refused_schemes(
                 mail=settings.smtp_url is not None, trusts=self.trusts is not None
@@ -227,9 +226,3 @@ def encryption_keys_of(
             "pip install 'zaqar-lite[encryption]'."
         ) from exc
     return EncryptionKeys(management, read_key_file(settings.encryption_key_file), clock)
-
-
-def _opened(messages: MessageStore, encryption_keys: "EncryptionKeys") -> MessageStore:
-    from zaqar_lite.service.encryption import opening  # noqa: PLC0415 - with its library
-
-    return opening(messages, encryption_keys)

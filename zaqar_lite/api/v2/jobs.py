@@ -1,7 +1,7 @@
 """Jobs: put many dead letters back; cancel, move or fire many delayed messages. And schedules."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -22,12 +22,12 @@ from zaqar_lite.service.jobs.jobs import Jobs
 from zaqar_lite.service.schedules.schedules import Plan, Schedule, Schedules
 
 
+@dataclass(eq=False, repr=False)
 class JobActions:
     """The actions under `/v2/queues/{queue_name}/redrives` and `.../delayed/{act}`."""
 
-    def __init__(self, jobs: Jobs, authorizer: Authorizer) -> None:
-        self._jobs = jobs
-        self._authorizer = authorizer
+    jobs: Jobs
+    authorizer: Authorizer
 
     @route(
         "POST /v2/queues/{queue_name}/redrives Order -> JobShown",
@@ -41,11 +41,11 @@ class JobActions:
         act = _act(request)
         order = documents.read_struct(request, Order)
         if act is JobAct.REDRIVE:
-            self._authorizer.check_target(request.principal, order.to)
+            self.authorizer.check_target(request.principal, order.to)
         due = if_due(request)  # where it is no move, that is refused as in the document
         if due is not None:
             order.if_due = instant(due)
-        job = await self._jobs.begin(request.queue, act, order)
+        job = await self.jobs.begin(request.queue, act, order)
         if job.is_over():
             if due is not None and not job.done and set(job.refused) == {DUE_CHANGED}:
                 raise DueChanged(*order.ids or ())
@@ -61,7 +61,7 @@ class JobActions:
     )
     async def list_redrives(self, request: Request) -> Response:
         """List the jobs that redrive."""
-        jobs = await self._jobs.list_jobs(request.queue, _act(request))
+        jobs = await self.jobs.list_jobs(request.queue, _act(request))
         return Response(200, {"jobs": [self._shown(job) for job in jobs]})
 
     @route(
@@ -72,7 +72,7 @@ class JobActions:
     )
     async def show_redrive(self, request: Request) -> Response:
         """Show a job to redrive."""
-        job = await self._jobs.get(request.queue, _act(request), request.path_values[-1])
+        job = await self.jobs.get(request.queue, _act(request), request.path_values[-1])
         return Response(200, self._shown(job))
 
     @route(
@@ -83,14 +83,14 @@ class JobActions:
     )
     async def cancel_redrive(self, request: Request) -> Response:
         """Cancel a job to redrive."""
-        await self._jobs.cancel(request.queue, _act(request), request.path_values[-1])
+        await self.jobs.cancel(request.queue, _act(request), request.path_values[-1])
         return NO_CONTENT
 
     def _shown(self, job: Job) -> dict[str, Any]:
         order = msgspec.to_builtins(job.order)
         if "ids" in order:
             order["ids"] = len(order["ids"])
-        now = self._jobs.clock.now_ms()
+        now = self.jobs.clock.now_ms()
         seconds = max((job.ended_at or now) - job.created_at, 1) / 1000
         shown = {
             "id": job.id,
@@ -150,14 +150,13 @@ _Parts = dict[str, msgspec.Raw]
     *("schedule", "/v2/schedules/{schedule_name}", "schedules", "read", "manage"),
     *("KeyLimit", 20),
 )
+@dataclass(eq=False, repr=False)
 class ScheduleActions:
     """The actions of `/v2/schedules`."""
 
-    most = 100
-
-    def __init__(self, schedules: Schedules, authorizer: Authorizer) -> None:
-        self._schedules = schedules
-        self._authorizer = authorizer
+    schedules: Schedules
+    authorizer: Authorizer
+    most: int = 100
 
     @route(
         "PUT /v2/schedules/{schedule_name} Schedule -> Schedule",
@@ -169,9 +168,9 @@ class ScheduleActions:
     async def put_schedule(self, request: Request) -> Response:
         """Make or replace a schedule."""
         plan = documents.read_struct(request, Plan, deepest=MAX_BODY_DEPTH)
-        self._authorizer.check_target(request.principal, plan.queue)
+        self.authorizer.check_target(request.principal, plan.queue)
         name = request.path_values[0]
-        schedule, is_new = await self._schedules.put(request.project, name, plan)
+        schedule, is_new = await self.schedules.put(request.project, name, plan)
         return Response(201 if is_new else 200, self.shown(schedule))
 
     @route(
@@ -192,10 +191,10 @@ class ScheduleActions:
                 name: raw for name, raw in merged.items() if name == "body" or bytes(raw) != b"null"
             }
             changed = documents.decode(Plan, msgspec.json.encode(kept))
-            self._authorizer.check_target(request.principal, changed.queue)
+            self.authorizer.check_target(request.principal, changed.queue)
             return changed
 
-        schedule = await self._schedules.change(request.project, request.path_values[0], apply)
+        schedule = await self.schedules.change(request.project, request.path_values[0], apply)
         return Response(200, self.shown(schedule))
 
     @route(
@@ -206,21 +205,21 @@ class ScheduleActions:
     )
     async def fire_schedule(self, request: Request) -> Response:
         """Post a schedule's message now."""
-        may_post = partial(self._authorizer.check_target, request.principal)
-        message_id = await self._schedules.fire(request.project, request.path_values[0], may_post)
+        may_post = partial(self.authorizer.check_target, request.principal)
+        message_id = await self.schedules.fire(request.project, request.path_values[0], may_post)
         return Response(201, {"message_id": message_id})
 
     async def page(self, request: Request, marker: str | None, limit: int) -> Sequence[Schedule]:
         """Read some schedules of the project."""
-        return await self._schedules.kind.page(request.project, marker, limit)
+        return await self.schedules.kind.page(request.project, marker, limit)
 
     async def find(self, request: Request) -> Schedule:
         """Read a schedule."""
-        return await self._schedules.kind.get(request.project, request.path_values[0])
+        return await self.schedules.kind.get(request.project, request.path_values[0])
 
     async def remove(self, request: Request) -> None:
         """End a schedule."""
-        await self._schedules.delete(request.project, request.path_values[0])
+        await self.schedules.delete(request.project, request.path_values[0])
 
     def shown(self, schedule: Schedule, *, detailed: bool = True) -> dict[str, Any]:
         """Write a schedule, and when it fires next."""
@@ -236,7 +235,7 @@ class ScheduleActions:
             "time_zone": schedule.plan.time_zone,
             "missed": schedule.plan.missed,
             "paused": schedule.plan.paused,
-            "next": [instant(at) for at in self._schedules.shown_instants(schedule)],
+            "next": [instant(at) for at in self.schedules.shown_instants(schedule)],
             "last": instant(schedule.last_at) if schedule.last_at else None,
             "created": instant(schedule.created_at),
             "counts": {

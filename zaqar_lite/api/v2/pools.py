@@ -1,6 +1,7 @@
 """Pools and flavors: list, show, make, change and delete them."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -13,7 +14,6 @@ from zaqar_lite.api.request import Headers, Parameter, Refused, Request, Respons
 from zaqar_lite.api.resources import Resource
 from zaqar_lite.api.routes import route
 from zaqar_lite.domain.errors import Invalid
-from zaqar_lite.domain.limits import Limits
 from zaqar_lite.service.pooling.drain import Drain, Drains
 from zaqar_lite.service.pooling.placement import Placements
 from zaqar_lite.service.pooling.pools import MAX_TEXT, MAX_WEIGHT, Flavor, Pool, PoolRegistry
@@ -60,16 +60,14 @@ class FlavorChange(Struct):
     detail=Parameter("detailed", "Flag", "Show the options too."),
     guards=("delete",),
 )
+@dataclass(eq=False, repr=False)
 class PoolActions:
     """The actions under `/v2/pools`."""
 
-    def __init__(
-        self, registry: PoolRegistry, placements: Placements, drains: Drains, limits: Limits
-    ) -> None:
-        self._registry = registry
-        self._placements = placements
-        self._drains = drains
-        self.most = limits.max_pools_per_page
+    registry: PoolRegistry
+    placements: Placements
+    drains: Drains
+    most: int
 
     @route(
         "PUT /v2/pools/{pool_name} NewPool",
@@ -82,7 +80,7 @@ class PoolActions:
         """Create a pool."""
         new = documents.read_struct(request, NewPool)
         pool = Pool(_name(request), new.uri, new.weight, new.flavor or None, new.options)
-        unknown = await self._registry.put_pool(pool)
+        unknown = await self.registry.put_pool(pool)
         return _made("pools", pool.name, _warning(unknown))
 
     @route(
@@ -97,7 +95,7 @@ class PoolActions:
         changes = msgspec.to_builtins(documents.read_struct(request, PoolChange))
         if not changes:
             raise bad_body(f"One of {', '.join(PoolChange.__struct_fields__)} is needed.")
-        pool, unknown = await self._registry.change_pool(request.path_values[0], changes)
+        pool, unknown = await self.registry.change_pool(request.path_values[0], changes)
         return Response(200, self.shown(pool, detailed=False), _warning(unknown))
 
     @route(
@@ -108,7 +106,7 @@ class PoolActions:
     )
     async def drain_pool(self, request: Request) -> Response:
         """Move a pool's queues to others."""
-        drain = await self._drains.begin(request.path_values[0])
+        drain = await self.drains.begin(request.path_values[0])
         location = f"{_href('pools', drain.pool)}/drain".encode()
         return Response(202, _drain(drain), ((b"location", location),))
 
@@ -120,19 +118,19 @@ class PoolActions:
     )
     async def show_pool_drain(self, request: Request) -> Response:
         """Tell how far a pool is drained."""
-        return Response(200, _drain(await self._drains.kind.get("", request.path_values[0])))
+        return Response(200, _drain(await self.drains.kind.get("", request.path_values[0])))
 
     async def page(self, request: Request, marker: str | None, limit: int) -> Sequence[Pool]:
         """Read some pools."""
-        return await self._registry.kind.page("", marker, limit)
+        return await self.registry.kind.page("", marker, limit)
 
     async def find(self, request: Request) -> Pool:
         """Read a pool."""
-        return await self._registry.kind.get("", request.path_values[0])
+        return await self.registry.kind.get("", request.path_values[0])
 
     async def remove(self, request: Request) -> None:
         """Delete a pool that holds no queue."""
-        await self._registry.delete_pool(request.path_values[0], self._placements.holds)
+        await self.registry.delete_pool(request.path_values[0], self.placements.holds)
 
     def shown(self, pool: Pool, *, detailed: bool) -> dict[str, Any]:
         """Write a pool."""
@@ -151,12 +149,12 @@ class PoolActions:
     detail=Parameter("detailed", "Flag", "Show the capabilities too."),
     is_whole=True,
 )
+@dataclass(eq=False, repr=False)
 class FlavorActions:
     """The actions under `/v2/flavors`; the queues of one that is deleted stay where they are."""
 
-    def __init__(self, registry: PoolRegistry, limits: Limits) -> None:
-        self._registry = registry
-        self.most = limits.max_flavors_per_page
+    registry: PoolRegistry
+    most: int
 
     @route(
         "PUT /v2/flavors/{flavor_name} NewFlavor",
@@ -188,15 +186,15 @@ class FlavorActions:
 
     async def page(self, request: Request, marker: str | None, limit: int) -> Sequence[Flavor]:
         """Read some flavors of the project."""
-        return await self._registry.list_flavors(request.project, marker, limit)
+        return await self.registry.list_flavors(request.project, marker, limit)
 
     async def find(self, request: Request) -> Flavor:
         """Read a flavor."""
-        return await self._registry.flavor(request.project, request.path_values[0])
+        return await self.registry.flavor(request.project, request.path_values[0])
 
     async def remove(self, request: Request) -> None:
         """Delete a flavor."""
-        await self._registry.delete_flavor(request.project, request.path_values[0])
+        await self.registry.delete_flavor(request.project, request.path_values[0])
 
     def shown(self, flavor: Flavor, *, detailed: bool) -> dict[str, Any]:
         """Write a flavor."""
@@ -214,7 +212,7 @@ class FlavorActions:
         if not pools:
             raise Refused(400, title, "Bad Request")
         try:
-            return await self._registry.put_flavor(request.project, name, pools)
+            return await self.registry.put_flavor(request.project, name, pools)
         except Invalid as exc:
             raise Invalid(f"Flavor {name} could not be {done}, error:{exc}") from exc
 

@@ -1,6 +1,7 @@
 """What an operator gives projects: keys, data keys where the server encrypts, and quotas."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET, Struct, UnsetType
@@ -48,14 +49,13 @@ class KeyOverlap(Struct):
     *("KeyLimit", 20),
     guards=("list", "show", "delete"),
 )
+@dataclass(eq=False, repr=False)
 class KeyActions:
     """The actions under `/v2/keys`; where holders of keys may sign, they are told their secret."""
 
-    most = MOST_LISTED
-
-    def __init__(self, keys: Keys, *, signs: bool) -> None:
-        self._keys = keys
-        self._signs = signs
+    keys: Keys
+    signs: bool
+    most: int = MOST_LISTED
 
     @route("POST /v2/keys NewKey -> MadeKey", "keys:create admin", (201, 403), largest_body=16_384)
     async def create_key(self, request: Request) -> Response:
@@ -64,7 +64,7 @@ class KeyActions:
         project = request.project if form.project is UNSET else form.project
         if form.project is UNSET and not project:
             raise Invalid("Name the 'project' of the key; null makes an operator's, for all.")
-        key, text = await self._keys.create(
+        key, text = await self.keys.create(
             request.principal,
             project,
             form.grants,
@@ -76,15 +76,15 @@ class KeyActions:
     async def page(self, request: Request, marker: str | None, limit: int) -> Sequence[Key]:
         """Read some keys of a project."""
         project = request.project or None
-        return await self._keys.list_keys(request.principal, project, marker=marker, limit=limit)
+        return await self.keys.list_keys(request.principal, project, marker=marker, limit=limit)
 
     async def find(self, request: Request) -> Key:
         """Read a key."""
-        return await self._keys.get(*_named(request))
+        return await self.keys.get(*_named(request))
 
     async def remove(self, request: Request) -> None:
         """Delete a key."""
-        await self._keys.delete(*_named(request))
+        await self.keys.delete(*_named(request))
 
     def shown(self, key: Key, *, detailed: bool = True) -> dict[str, Any]:
         """Write a key, without what it opens by."""
@@ -102,7 +102,7 @@ class KeyActions:
     def _made(self, key: Key, text: str) -> Response:
         location = (b"location", f"/v2/keys/{key.id}".encode())
         shown = {**self.shown(key), "key": text}
-        if self._signs:
+        if self.signs:
             shown["aws_secret_access_key"] = signing_secret(key)
         return Response(201, shown, (location,))
 
@@ -110,7 +110,7 @@ class KeyActions:
     async def change_key(self, request: Request) -> Response:
         """Disable a key, or let it work again."""
         form = documents.read_form(request, KeyChange)
-        key = await self._keys.set_disabled(*_named(request), form.disabled)
+        key = await self.keys.set_disabled(*_named(request), form.disabled)
         return Response(200, self.shown(key))
 
     @route(
@@ -119,7 +119,7 @@ class KeyActions:
     async def rotate_key(self, request: Request) -> Response:
         """Make a key like this one, which then ends."""
         overlap = documents.read_form(request, KeyOverlap).overlap
-        key, text = await self._keys.rotate(
+        key, text = await self.keys.rotate(
             *_named(request), overlap=DEFAULT_OVERLAP if overlap is None else overlap
         )
         return self._made(key, text)
@@ -130,11 +130,11 @@ def _named(request: Request) -> tuple[Principal, str]:
     return request.principal, request.path_values[0]
 
 
+@dataclass(eq=False, repr=False)
 class EncryptionActions:
     """The actions of `/v2/data-keys`."""
 
-    def __init__(self, encryption_keys: "EncryptionKeys") -> None:
-        self._encryption_keys = encryption_keys
+    encryption_keys: "EncryptionKeys"
 
     @route("GET /v2/data-keys -> DataKeys", "data_keys:get_all admin", (200,))
     async def list_data_keys(self, request: Request) -> Response:
@@ -144,11 +144,11 @@ class EncryptionActions:
     @route("POST /v2/data-keys -> DataKeys", "data_keys:rotate admin", (201, 409, 413))
     async def rotate_data_key(self, request: Request) -> Response:
         """Seal a project's messages with a new key."""
-        await self._encryption_keys.rotate(request.project)
+        await self.encryption_keys.rotate(request.project)
         return Response(201, await self._shown(request.project))
 
     async def _shown(self, project: str) -> dict[str, Any]:
-        keys = await self._encryption_keys.list_keys(project)
+        keys = await self.encryption_keys.list_keys(project)
         return {
             "data_keys": [
                 {
@@ -162,12 +162,12 @@ class EncryptionActions:
         }
 
 
+@dataclass(eq=False, repr=False)
 class QuotaActions:
     """The actions of `/v2/quota` and `/v2/quotas`."""
 
-    def __init__(self, quotas: Quotas, usage: QuotaUsage) -> None:
-        self._quotas = quotas
-        self._usage = usage
+    quotas: Quotas
+    usage: QuotaUsage
 
     @route("GET /v2/quota -> Quota", "quota:get read", (200,))
     async def show_quota(self, request: Request) -> Response:
@@ -178,25 +178,25 @@ class QuotaActions:
     async def show_quotas(self, request: Request) -> Response:
         """Show a project's quotas and usage."""
         project = request.path_values[0]
-        own = await self._quotas.own(project)
+        own = await self.quotas.own(project)
         return Response(200, {**await self._shown(project), "own": own})
 
     @route("PUT /v2/quotas/{project_id} Quotas -> Quota", "quotas:update admin", (200,))
     async def set_quotas(self, request: Request) -> Response:
         """Set a project's quotas."""
         document = documents.parse_object(request.document)
-        await self._quotas.set(request.path_values[0], document)
+        await self.quotas.set(request.path_values[0], document)
         return await self.show_quotas(request)
 
     @route("DELETE /v2/quotas/{project_id}", "quotas:delete admin", (204,))
     async def reset_quotas(self, request: Request) -> Response:
         """Give a project the default quotas."""
-        await self._quotas.reset(request.path_values[0])
+        await self.quotas.reset(request.path_values[0])
         return NO_CONTENT
 
     async def _shown(self, project: str) -> Mapping[str, Any]:
         return {
             "project": project,
-            "quotas": self._quotas.of(project).as_document(),
-            "usage": await self._usage.of(project),
+            "quotas": self.quotas.of(project).as_document(),
+            "usage": await self.usage.of(project),
         }

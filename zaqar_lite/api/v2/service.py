@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from zaqar_lite.api.request import (
@@ -52,15 +52,13 @@ def probe(path: str, statuses: tuple[int, ...], *parameters: Parameter) -> Calla
     return decorate
 
 
+@dataclass(eq=False, repr=False)
 class ServiceActions:
     """The actions that are about no queue: what is served, and whether it is."""
 
-    def __init__(
-        self, health: Health, readiness: Readiness, *, home_document: Callable[[], dict[str, Any]]
-    ) -> None:
-        self._health = health
-        self._readiness = readiness
-        self._home_document = home_document
+    service: Health
+    readiness: Readiness
+    home_document: Callable[[], dict[str, Any]]
 
     @route("GET /", "", (300,))
     async def versions(self, request: Request) -> Response:
@@ -73,7 +71,7 @@ class ServiceActions:
         """Show the home document."""
         return Response(
             200,
-            self._home_document(),
+            self.home_document(),
             ((b"cache-control", b"max-age=86400"),),
             media_type=b"application/json-home",
         )
@@ -91,14 +89,14 @@ class ServiceActions:
     async def ping(self, request: Request) -> Response:
         """Ping the store; HEAD is always 204."""
         if request.method != "HEAD":
-            await self._health.store.ping()
+            await self.service.store.ping()
         return NO_CONTENT
 
     @route("GET /v2/health", "health:get admin", (200,))
     async def health(self, request: Request) -> Response:
         """Check health."""
-        shown = _shown(await self._health.report())
-        pools = await self._health.pools()
+        shown = _shown(await self.service.report())
+        pools = await self.service.pools()
         if pools is not None:
             found = {
                 name: _UNREACHABLE if one is None else _shown(one) for name, one in pools.items()
@@ -118,7 +116,7 @@ class ServiceActions:
     )
     async def readyz(self, request: Request) -> Response:
         """Tell whether requests are served; with `verbose`, why."""
-        checks = await self._readiness.checks()
+        checks = await self.readiness.checks()
         failed = any(check.problem for check in checks)
         lines = ["not ready" if failed else "ok"]
         if failed or b"verbose" in re.split(rb"[&=]", request.query_string):
@@ -152,16 +150,16 @@ def _shown(report: Report) -> dict[str, Any]:
     }
 
 
+@dataclass(eq=False, repr=False)
 class MetricActions:
     """The actions that tell numbers: all of the server, or the depth of one queue."""
 
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
+    server: Metrics
 
     @route("GET /metrics", "metrics:get admin", (200,), plain=True)
     async def metrics(self, request: Request) -> Response:
         """Show all metrics."""
-        return _page(await self._metrics.page())
+        return _page(await self.server.page())
 
     @route(
         "GET /metrics/queues",
@@ -178,7 +176,7 @@ class MetricActions:
         project, name = request.text("project"), request.text("name")
         if project is None or name is None:
             raise Refused(400, INVALID_REQUEST, "Both 'project' and 'name' are needed.")
-        return _page(await self._metrics.queue_page(QueueRef(project, name)))
+        return _page(await self.server.queue_page(QueueRef(project, name)))
 
     @route(
         "GET /v2/queues/{queue_name}/depth -> Depth",
@@ -195,7 +193,7 @@ class MetricActions:
             raise Refused(
                 400, INVALID_REQUEST, f"{unknown[0]!r} is no state: {', '.join(_STATES)} are."
             )
-        counts = await self._metrics.depth(request.queue)
+        counts = await self.server.depth(request.queue)
         depth = sum(int(counts[state]) for state in set(states))
         if _wants(request, b"text/plain") and not _wants(request, b"json"):
             return Response(200, b"%d\n" % depth, media_type=TEXT)

@@ -54,9 +54,7 @@ class SubscriptionActions:
     authorizer: Authorizer
     trusts: Trusts | None
     inspection: DeliveryInspection
-
-    def __post_init__(self) -> None:
-        self.most = self.subscriptions.limits.max_subscriptions_per_page
+    most: int
 
     @route(
         "POST /v2/queues/{queue_name}/subscriptions Subscription -> Subscribed",
