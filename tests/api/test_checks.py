@@ -24,63 +24,48 @@ async def send(api: Api, method: str, path: str, **headers: str) -> httpx.Respon
 UUID = "3381af922b9e11e3b19171861300734c"
 
 
-@pytest.mark.parametrize(
-    ("headers", "status", "title"),
-    [
-        ({}, 400, "Missing header value"),
-        ({"client_id": ""}, 400, "Wrong UUID value"),
-        ({"client_id": "no-uuid"}, 400, "Wrong UUID value"),
-        ({"client_id": UUID}, 400, "Project-Id Missing"),
-        ({"client_id": UUID, "x_project_id": ""}, 400, "Empty project header not allowed"),
-        ({"client_id": UUID, "x_project_id": "~deliveries"}, 400, "Invalid header value"),
-        ({"client_id": UUID, "x_project_id": "p" * 257}, 400, "Invalid queue identification"),
-        ({"client_id": UUID, "accept": "application/xml"}, 406, "406 Not Acceptable"),
-        ({"accept": "application/xml"}, 406, "406 Not Acceptable"),
-        ({"accept": "application/json;q=0"}, 406, "406 Not Acceptable"),
-        ({"accept": "application/json;q=0, */*"}, 406, "406 Not Acceptable"),
-        ({"accept": "*/*, application/json;q=0"}, 406, "406 Not Acceptable"),
-        ({"accept": "*/*;q=0.000"}, 406, "406 Not Acceptable"),
-    ],
+NO_JSON = "406 Not Acceptable"
+REFUSED = [
+    ({}, 400, "Missing header value"),
+    ({"client_id": ""}, 400, "Wrong UUID value"),
+    ({"client_id": "no-uuid"}, 400, "Wrong UUID value"),
+    ({"client_id": UUID}, 400, "Project-Id Missing"),
+    ({"client_id": UUID, "x_project_id": ""}, 400, "Empty project header not allowed"),
+    ({"client_id": UUID, "x_project_id": "~deliveries"}, 400, "Invalid header value"),
+    ({"client_id": UUID, "x_project_id": "p" * 257}, 400, "Invalid queue identification"),
+    ({"client_id": UUID, "accept": "application/xml"}, 406, NO_JSON),
+    ({"accept": "application/xml"}, 406, NO_JSON),
+    ({"accept": "application/json;q=0"}, 406, NO_JSON),
+    ({"accept": "application/json;q=0, */*"}, 406, NO_JSON),
+    ({"accept": "*/*, application/json;q=0"}, 406, NO_JSON),
+    ({"accept": "*/*;q=0.000"}, 406, NO_JSON),
+]
+UUIDS = (
+    *(UUID, UUID.upper(), "3381af92-2b9e-11e3-b191-71861300734c"),
+    *("{3381af92-2b9e-11e3-b191-71861300734c}", "urn:uuid:3381af92-2b9e-11e3-b191-71861300734c"),
 )
-async def test_refuses_a_request_by_the_first_check_that_fails(
-    api: Api, headers: dict[str, str], status: int, title: str
-) -> None:
-    answer = await send(api, "GET", "/v2/queues/q/stats", **headers)
-    assert (answer.status_code, answer.json()["title"]) == (status, title)
-    assert answer.headers["content-type"] == "application/json"
-    assert answer.headers["vary"] == "Accept"
-
-
-@pytest.mark.parametrize(
-    "client_id",
-    [
-        UUID,
-        "3381af92-2b9e-11e3-b191-71861300734c",
-        "{3381af92-2b9e-11e3-b191-71861300734c}",
-        "urn:uuid:3381af92-2b9e-11e3-b191-71861300734c",
-        UUID.upper(),
-    ],
+ACCEPTED = (
+    *("", "*/*", "application/*", "text/html, application/json;q=0.1", "application/json"),
+    *("*/*;q=0, Application/JSON", "text/html, */*;q=0.1"),
 )
-async def test_takes_every_form_of_a_uuid(api: Api, client_id: str) -> None:
-    answer = await send(api, "GET", "/v2/ping", client_id=client_id, x_project_id="p")
-    assert answer.status_code == 204
 
 
-@pytest.mark.parametrize(
-    "accept",
-    [
-        "",
-        "*/*",
-        "application/*",
-        "text/html, application/json;q=0.1",
-        "application/json",
-        "*/*;q=0, Application/JSON",
-        "text/html, */*;q=0.1",
-    ],
-)
-async def test_takes_an_accept_header_that_admits_json(api: Api, accept: str) -> None:
-    answer = await send(api, "GET", "/v2/queues", client_id=UUID, x_project_id="p", accept=accept)
-    assert answer.status_code == 200
+async def test_refuses_a_request_by_the_first_check_that_fails(api: Api) -> None:
+    for headers, status, title in REFUSED:
+        answer = await send(api, "GET", "/v2/queues/q/stats", **headers)
+        assert (answer.status_code, answer.json()["title"]) == (status, title), headers
+        assert answer.headers["content-type"] == "application/json"
+        assert answer.headers["vary"] == "Accept"
+
+
+async def test_takes_every_form_of_a_uuid_and_an_accept_header_that_admits_json(api: Api) -> None:
+    project = "my project " * 18
+    for client_id in UUIDS:
+        named = {"client_id": client_id, "x_project_id": project}
+        assert (await send(api, "GET", "/v2/ping", **named)).status_code == 204
+    for accept in ACCEPTED:
+        named = {"client_id": UUID, "x_project_id": project, "accept": accept}
+        assert (await send(api, "GET", "/v2/queues", **named)).status_code == 200
 
 
 async def test_the_project_header_wins_over_another_tenant_header(api: Api) -> None:
@@ -93,15 +78,15 @@ async def test_the_project_header_wins_over_another_tenant_header(api: Api) -> N
     assert empty.json()["title"] == "Empty project header not allowed"
 
 
-@pytest.mark.parametrize("name", ["X-Project-ID", "X-Tenant-Id"])
-@pytest.mark.parametrize("value", [b"\xff", b"caf\xe9", b"\xed\xa0\x80"])
-async def test_refuses_a_project_that_is_not_utf_8(api: Api, name: str, value: bytes) -> None:
+async def test_refuses_a_project_that_is_not_utf_8(api: Api) -> None:
     """Read as Latin-1 it would be the project of somebody else, who is called so in UTF-8."""
     del api.http.headers["X-Project-ID"]
-    answer = await api.http.get("/v2/queues", headers=[(name.encode(), value)])
-    assert (answer.status_code, answer.json()["title"]) == (400, "Invalid header value")
-    answer = await api.http.get("/v2/queues", headers=[(name.encode(), "caf\u00e9".encode())])
-    assert answer.status_code == 200
+    for name in (b"X-Project-ID", b"X-Tenant-Id"):
+        for value in (b"\xff", b"caf\xe9", b"\xed\xa0\x80"):
+            answer = await api.http.get("/v2/queues", headers=[(name, value)])
+            assert (answer.status_code, answer.json()["title"]) == (400, "Invalid header value")
+        answer = await api.http.get("/v2/queues", headers=[(name, "caf\u00e9".encode())])
+        assert answer.status_code == 200
 
 
 OURS = ["localhost", "LOCALHOST:8888", "localhost.", "127.0.0.1", "127.1.2.3:80", "[::1]:8888"]
@@ -140,40 +125,28 @@ async def test_host_may_be_a_name_that_is_allowed(
         assert answer.status_code == status
 
 
-@pytest.mark.parametrize("name", ["q" * 65, "a@b", "na\u00efve", "q%0A", "a b"])
-@pytest.mark.parametrize(
-    ("method", "suffix"),
-    [("GET", ""), ("PUT", ""), ("GET", "/stats"), ("POST", "/messages"), ("POST", "/claims")],
-)
-async def test_refuses_a_queue_name(api: Api, name: str, method: str, suffix: str) -> None:
-    answer = await api.call(method, f"/v2/queues/{name}{suffix}", {"messages": [{"body": 1}]})
-    assert (answer.status_code, answer.json()["title"]) == (400, "Invalid queue identification")
+async def test_a_queue_has_a_name_of_few_characters(api: Api) -> None:
+    asked = ("GET ", "PUT ", "GET /stats", "POST /messages", "POST /claims")
+    for name in ("q" * 65, "a@b", "na\u00efve", "q%0A", "a b"):
+        for method, suffix in (one.split(" ") for one in asked):
+            post, title = {"messages": [{"body": 1}]}, "Invalid queue identification"
+            await api.expect(400, method, f"/v2/queues/{name}{suffix}", post, title=title)
+    for name in ("q" * 64, "a.b", "A-Z_09", "..a"):
+        await api.expect(201, "PUT", f"/v2/queues/{name}")
 
 
-@pytest.mark.parametrize("name", ["q" * 64, "a.b", "A-Z_09", "..a"])
-async def test_takes_a_queue_name(api: Api, name: str) -> None:
-    await api.expect(201, "PUT", f"/v2/queues/{name}")
-
-
-async def test_takes_a_project_with_spaces_and_200_characters(api: Api) -> None:
-    await api.expect(200, "GET", "/v2/queues/q", X_Project_ID="my project " * 18)
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/v3",
-        "/v2/queues/",
-        "/v2/queues/q/",
-        "/v2/pools",
-        "/v2/queues/q/messages/1/2",
-        "/v2/health",
-        "/v1/queues",
-    ],
-)
-async def test_answers_404_without_checks_for_an_unknown_path(api: Api, path: str) -> None:
-    answer = await send(api, "GET", path)
-    assert (answer.status_code, answer.json()) == (404, {"title": "404 Not Found"})
+async def test_an_unknown_path_is_404_and_options_need_no_checks(api: Api) -> None:
+    for path in (
+        *("/v3", "/v2/queues/", "/v2/queues/q/", "/v2/pools", "/v2/queues/q/messages/1/2"),
+        *("/v2/health", "/v1/queues"),
+    ):
+        answer = await send(api, "GET", path)
+        assert (answer.status_code, answer.json()) == (404, {"title": "404 Not Found"}), path
+    answer = await send(api, "OPTIONS", "/v2/queues/q/messages")
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert answer.headers["allow"] == "DELETE, GET, POST, OPTIONS"
+    answer = await send(api, "POST", "/")  # the root needs no headers either
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, OPTIONS")
 
 
 async def test_answers_405_after_the_checks_with_what_is_allowed(api: Api) -> None:
@@ -182,17 +155,6 @@ async def test_answers_405_after_the_checks_with_what_is_allowed(api: Api) -> No
     assert answer.headers["allow"] == "DELETE, GET, PATCH, PUT, OPTIONS"
     assert answer.json() == {"title": "405 Method Not Allowed"}
     assert (await send(api, "POST", "/v2/queues/q")).status_code == 400
-
-
-async def test_answers_options_without_checks(api: Api) -> None:
-    answer = await send(api, "OPTIONS", "/v2/queues/q/messages")
-    assert (answer.status_code, answer.content) == (200, b"")
-    assert answer.headers["allow"] == "DELETE, GET, POST, OPTIONS"
-
-
-async def test_the_root_needs_no_headers_whatever_the_method(api: Api) -> None:
-    answer = await send(api, "POST", "/")
-    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, OPTIONS")
 
 
 async def test_refuses_a_form_with_a_body_and_takes_one_without(api: Api) -> None:

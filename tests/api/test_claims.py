@@ -32,19 +32,14 @@ async def test_answers_204_when_there_is_nothing_to_claim(api: Api) -> None:
     assert (await api.call("GET", "/v2/queues")).json()["queues"] == []
 
 
-async def test_claims_ten_by_default_and_twenty_at_most(api: Api) -> None:
-    await api.post(*({"body": n} for n in range(40)))
-    assert len((await api.call("POST", "claims")).json()["messages"]) == 10
-    assert len(await api.claim(20)) == 20
-    await api.expect(400, "POST", "claims?limit=21", title="Invalid API request")
-
-
 @pytest.mark.parametrize("document", [None, {}, {"ttl": None, "grace": None}, {"other": 1}])
-async def test_uses_the_default_times(api: Api, document: Any) -> None:
-    await api.post({"body": 1})
+async def test_claims_ten_for_the_default_times(api: Api, document: Any) -> None:
+    await api.post(*({"body": n} for n in range(40)))
     answer = await api.expect(201, "POST", "claims?unknown=1", document)
-    claim_id = claim_id_of(answer.json()["messages"][0])
-    assert (await api.call("GET", f"claims/{claim_id}")).json()["ttl"] == 300
+    messages = answer.json()["messages"]
+    assert len(messages) == 10
+    assert (await api.call("GET", f"claims/{claim_id_of(messages[0])}")).json()["ttl"] == 300
+    assert len(await api.claim(20)) == 20
 
 
 async def test_shows_renews_and_releases_a_claim(api: Api) -> None:
@@ -88,22 +83,6 @@ async def test_a_grace_out_of_range_is_bounded_when_a_claim_is_renewed(
     assert message["ttl"] == 600 + min(max(grace, 0), 43_200)
 
 
-async def delayed_queue(api: Api, delay: int = 10) -> None:
-    await api.expect(201, "PUT", "", {"_default_message_delay": delay})
-
-
-async def test_delays_by_the_queue_and_by_the_message(api: Api) -> None:
-    await delayed_queue(api)
-    await api.post({"body": "default"}, {"body": "long", "delay": 30}, {"body": "now", "delay": 0})
-    assert [message["body"] for message in await api.claim()] == ["now"]
-    api.advance(5)
-    assert await api.claim() == []
-    api.advance(6)
-    assert [message["body"] for message in await api.claim()] == ["default"]
-    api.advance(20)
-    assert [message["body"] for message in await api.claim()] == ["long"]
-
-
 @pytest.mark.parametrize("delay", [900, 901, -1])
 async def test_a_normal_queue_has_no_delay(api: Api, delay: int) -> None:
     await api.post({"body": 1, "delay": delay})
@@ -111,22 +90,17 @@ async def test_a_normal_queue_has_no_delay(api: Api, delay: int) -> None:
     assert len(await api.claim()) == 1
 
 
-async def test_lists_delayed_messages_when_asked(api: Api) -> None:
-    await delayed_queue(api)
-    (message_id,) = await api.post({"body": 1})
-    assert await api.browse() == []
+async def test_a_queue_that_delays_shows_and_edits_what_waits_when_asked(api: Api) -> None:
+    await api.expect(201, "PUT", "", {"_default_message_delay": 10})
+    first, second, _ = await api.post({"body": 1}, {"body": 2}, {"body": "now", "delay": 0})
+    assert [message["body"] for message in await api.claim()] == ["now"]
     answer = (await api.call("GET", "messages?echo=true&include_delayed=true")).json()
-    assert len(answer["messages"]) == 1
+    assert len(answer["messages"]) == 2
     assert "include_delayed=true" in answer["links"][0]["href"]
-    await api.expect(200, "GET", f"messages/{message_id}")
+    await api.expect(200, "GET", f"messages/{first}")
     stats = (await api.call("GET", "stats?details=true")).json()["messages"]
-    assert (stats["free"], stats["delayed"], stats["ready"]) == (1, 1, 0)
+    assert (stats["free"], stats["delayed"], stats["ready"]) == (2, 2, 0)
     assert (await api.call("DELETE", "messages?pop=1")).json()["messages"] == []
-
-
-async def test_edits_a_message_before_its_delivery(api: Api) -> None:
-    await delayed_queue(api)
-    first, second = await api.post({"body": 1}, {"body": 2})
     answer = await api.call("PATCH", f"messages/{first}", {"body": {"new": 1}, "ttl": 120})
     assert (answer.status_code, answer.json()["body"]) == (200, {"new": 1})
     assert answer.json()["ttl"] == 120
@@ -140,14 +114,10 @@ async def test_edits_a_message_before_its_delivery(api: Api) -> None:
     await api.expect(404, "PATCH", f"messages/{first}", {"body": 3})
 
 
-async def dead_letter_queue(api: Api, **metadata: Any) -> str:
-    target = f"{api.queue[:50]}-dead"
-    await api.call("PUT", "", {"_max_claim_count": 2, "_dead_letter_queue": target, **metadata})
-    return target
-
-
 async def test_delivers_exactly_max_claim_count_times_then_moves(api: Api) -> None:
-    target = await dead_letter_queue(api)
+    target = f"{api.queue[:50]}-dead"
+    policy_of = {"_max_claim_count": 2, "_dead_letter_queue": target}
+    await api.call("PUT", "", {**policy_of, "_dead_letter_queue_messages_ttl": 1_000})
     (message_id,) = await api.post({"body": 1})
     for count in (1, 2):
         (held,) = await api.claim(1, "&details=true", ttl=60, grace=60)
@@ -155,6 +125,7 @@ async def test_delivers_exactly_max_claim_count_times_then_moves(api: Api) -> No
         await api.call("PATCH", f"claims/{claim_id_of(held)}", {"ttl": 60})
         await api.call("DELETE", f"claims/{claim_id_of(held)}")
     last = claim_id_of(held)
+    api.advance(100)
     assert await api.claim() == []
     await api.expect(404, "GET", f"messages/{message_id}")
     path = f"/v2/queues/{target}/messages"
@@ -166,17 +137,11 @@ async def test_delivers_exactly_max_claim_count_times_then_moves(api: Api) -> No
     assert dead["last_client_id"] == "3381af922b9e11e3b19171861300734c"
     names = [queue["name"] for queue in (await api.call("GET", "/v2/queues")).json()["queues"]]
     assert target in names
-    await api.expect(201, "POST", f"/v2/queues/{target}/claims")
-
-
-async def test_popping_creates_the_dead_letter_queue_too(api: Api) -> None:
-    await api.call("PUT", "", {"_max_claim_count": 1, "_dead_letter_queue": "dead"})
-    await api.post({"body": "bad"})
-    (held,) = await api.claim()
-    await api.call("DELETE", f"claims/{claim_id_of(held)}")
-    assert (await api.call("DELETE", "messages?pop=5")).json() == {"messages": []}
-    listed = (await api.call("GET", "/v2/queues?name=dead")).json()["queues"]
-    assert [queue["name"] for queue in listed] == ["dead"]
+    assert letter["age"] >= 100
+    api.advance(970)  # its ttl counts from the move
+    await api.expect(200, "GET", letter["href"])
+    api.advance(31)
+    await api.expect(404, "GET", letter["href"])
 
 
 async def test_the_sweep_creates_the_dead_letter_queue_too(
@@ -192,42 +157,23 @@ async def test_the_sweep_creates_the_dead_letter_queue_too(
         assert [letter["body"] for letter in letters["messages"]] == ["bad"]
 
 
+@pytest.mark.parametrize("room", [1, 2])
 @pytest.mark.parametrize("way", ["claim", "pop"])
-async def test_a_project_full_of_queues_still_gets_its_messages(
-    make_api: MakeApi, way: str
+async def test_dead_letters_make_their_queue_where_the_project_has_room(
+    make_api: MakeApi, way: str, room: int
 ) -> None:
     """The letter has moved by then: to refuse would only hide what was handed out."""
-    async with make_api(max_queues_per_project=1) as api:
+    async with make_api(max_queues_per_project=room) as api:
         await api.call("PUT", "", {"_max_claim_count": 1, "_dead_letter_queue": "dead"})
         await api.post({"body": "bad"})
         (held,) = await api.claim()
         await api.call("DELETE", f"claims/{claim_id_of(held)}")
         await api.post({"body": "good"})
-        if way == "claim":
-            assert [message["body"] for message in await api.claim()] == ["good"]
-        else:
-            popped = (await api.call("DELETE", "messages?pop=5")).json()["messages"]
-            assert [message["body"] for message in popped] == ["good"]
-        letters = (await api.call("GET", "/v2/queues/dead/messages?echo=true")).json()
-        assert [letter["body"] for letter in letters["messages"]] == ["bad"]
-        assert len((await api.call("GET", "/v2/queues")).json()["queues"]) == 1
-
-
-async def test_gives_a_dead_letter_its_ttl_from_the_move(api: Api) -> None:
-    metadata = {"_max_claim_count": 1, "_dead_letter_queue_messages_ttl": 1000}
-    target = await dead_letter_queue(api, **metadata)
-    (message_id,) = await api.post({"body": 1, "ttl": 190})
-    held = await api.claim(1, ttl=60, grace=60)
-    api.advance(100)
-    await api.call("DELETE", f"claims/{claim_id_of(held[0])}")
-    assert await api.claim() == []
-    path = f"/v2/queues/{target}/messages/{message_id}"
-    letter = (await api.call("GET", path)).json()
-    assert letter["age"] >= 100
-    api.advance(970)
-    await api.expect(200, "GET", path)
-    api.advance(31)
-    await api.expect(404, "GET", path)
+        taken = ("POST", "claims") if way == "claim" else ("DELETE", "messages?pop=5")
+        found = (await api.call(*taken)).json()["messages"]
+        assert [message["body"] for message in found] == ["good"]
+        assert await api.bodies("dead") == ["bad"]
+        assert len((await api.call("GET", "/v2/queues")).json()["queues"]) == room
 
 
 async def test_refuses_chains_of_dead_letter_queues(api: Api) -> None:
@@ -288,22 +234,25 @@ async def refused(api: Api, **message: Any) -> str:
     return text
 
 
-async def test_a_message_waits_until_its_instant(make_api: MakeApi) -> None:
+async def test_a_message_waits_until_its_instant_and_lives_from_then(make_api: MakeApi) -> None:
     async with make_api(max_message_delay=2 * YEAR, max_message_ttl=3 * YEAR) as api:
-        await api.call("PUT", "", {"_default_message_delay": 1, "_ttl_after_delay": True})
-        await api.post({"body": "far", "deliver_at": at(YEAR), "ttl": 300})
-        api.advance(YEAR - 60)
-        assert await api.claim() == []
+        await api.call("PUT", "", {"_default_message_delay": 600, "_ttl_after_delay": True})
+        await api.post(
+            {"body": "far", "deliver_at": at(YEAR), "ttl": 300},
+            {"body": "over", "deliver_at": "2001-01-01T00:00:00Z"},
+            {"body": "delayed", "ttl": 60},
+            {"body": "lapsed", "ttl": 60, "delay": 30},
+        )
+        popped = (await api.call("DELETE", "messages?pop=2")).json()["messages"]
+        assert [message["body"] for message in popped] == ["over"]
+        api.advance(630)
+        assert [message["body"] for message in await api.claim()] == ["delayed"]
+        api.advance(YEAR - 690)
+        assert await api.claim(2) == []
         api.advance(120)
         (message,) = await api.claim(ttl=60, grace=60)
         assert message["body"] == "far"
         assert YEAR + 290 < message["ttl"] <= YEAR + 300
-
-
-async def test_an_instant_that_is_over_delays_nothing(api: Api) -> None:
-    await api.call("PUT", "", {"_default_message_delay": 600})
-    await api.post({"body": "now", "deliver_at": "2001-01-01T00:00:00Z"})
-    assert len(await api.claim()) == 1
 
 
 async def test_what_a_deliver_at_may_not_be(api: Api) -> None:
@@ -316,10 +265,3 @@ async def test_what_a_deliver_at_may_not_be(api: Api) -> None:
     assert "expire before" in await refused(api, deliver_at=at(600), ttl=300)
     assert "messages[0].deliver_at" in await refused(api, deliver_at=7)
     assert (await api.call("GET", "stats")).json()["messages"]["total"] == 0
-
-
-async def test_a_ttl_counts_from_the_end_of_the_delay_where_the_queue_says_so(api: Api) -> None:
-    await api.call("PUT", "", {"_default_message_delay": 600, "_ttl_after_delay": True})
-    await api.post({"body": 1, "ttl": 60}, {"body": 2, "ttl": 60, "delay": 30})
-    api.advance(630)
-    assert [message["body"] for message in await api.claim()] == [1]

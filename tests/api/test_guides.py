@@ -10,15 +10,15 @@ from tests.server import ServerProcess
 SOURCE = Path(__file__).parents[2] / "api-ref" / "source"
 
 
-def play(guide: str) -> str:
-    """Run all commands of a guide in one shell, with shorter waits; answer what they print."""
-    text = (SOURCE / f"{guide}.rst").read_text()
-    blocks = re.findall(r"::\n\n((?:(?: {3}.*)?\n)+)", text)
-    script = "\n".join(textwrap.dedent(block) for block in blocks)
-    assert script.count(" -X ") >= 2
+def run(commands: str) -> str:
+    """Run commands of a guide in a shell, with shorter waits; answer what they print."""
     with ServerProcess("memory://") as server:
-        commands = script.replace("http://127.0.0.1:8888", server.url)
-        commands = commands.replace("wait=20", "wait=4")
+        for written, here in (
+            ("http://127.0.0.1:8888", server.url),
+            ("wait=20", "wait=4"),
+            ("uuidgen", "cat /proc/sys/kernel/random/uuid"),
+        ):
+            commands = commands.replace(written, here)
         finished = subprocess.run(
             ["bash", "-euc", 'curl() { command curl -sS --fail "$@"; }\n' + commands],
             capture_output=True,
@@ -30,20 +30,21 @@ def play(guide: str) -> str:
     return finished.stdout
 
 
+def play(guide: str) -> str:
+    """Run all commands of a guide in one shell."""
+    text = (SOURCE / f"{guide}.rst").read_text()
+    blocks = re.findall(r"::\n\n((?:(?: {3}.*)?\n)+)", text)
+    script = "\n".join(textwrap.dedent(block) for block in blocks)
+    assert script.count(" -X ") >= 2
+    return run(script)
+
+
 def test_the_first_command_about_webhooks_works() -> None:
     text = (SOURCE / "guide-webhooks.rst").read_text()
     (command,) = re.findall(r"^   curl (?:.*\\\n)*.*$", text, re.MULTILINE)
-    with ServerProcess("memory://") as server:
-        command = command.replace("http://127.0.0.1:8888", server.url)
-        finished = subprocess.run(
-            ["bash", "-euc", command.replace("uuidgen", "cat /proc/sys/kernel/random/uuid")],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
-    assert '"subscription_id"' in finished.stdout
-    assert '"secret"' in finished.stdout
+    printed = run(command)
+    assert '"subscription_id"' in printed
+    assert '"secret"' in printed
 
 
 def test_the_commands_about_delayed_queues_work() -> None:

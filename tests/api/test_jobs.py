@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.api.conftest import Api, MakeApi, claim_id_of, nested
+from tests.api.conftest import Api, MakeApi, nested
 from tests.contract.pausing import pause_before
 from tests.waiting import until
 from zaqar_lite.domain.clock import Clock
@@ -65,9 +65,9 @@ async def test_a_filter_puts_back_what_it_means_and_nothing_else(api: Api) -> No
     assert [attempt["reason"] for attempt in shown["attempts"]] == ["http_503"]
 
 
-@pytest.mark.parametrize(
-    ("choice", "count"),
-    [
+async def test_a_dry_run_tells_what_is_meant(api: Api) -> None:
+    ids = await let_die(api, "x", "y", headers={"kind": "a"})
+    choices: list[tuple[dict[str, Any], int]] = [
         ({}, 2),
         ({"source": "nobody"}, 0),
         ({"headers": {"kind": "a"}}, 2),
@@ -76,13 +76,11 @@ async def test_a_filter_puts_back_what_it_means_and_nothing_else(api: Api) -> No
         ({"where": "reason = 'http_503' AND kind = 'a'"}, 2),
         ({"where": "claim_count > 1"}, 0),
         ({"body": {"path": "", "equals": "x"}}, 0),
-    ],
-)
-async def test_a_dry_run_tells_what_is_meant(api: Api, choice: Any, count: int) -> None:
-    ids = await let_die(api, "x", "y", headers={"kind": "a"})
-    job = await run(api, f"{LETTERS}/redrives", {"filter": choice, "dry_run": True})
-    assert (job["state"], job["selected"], job["done"]) == ("completed", count, 0)
-    assert [one["id"] for one in job["sample"]] == ids[:count]
+    ]
+    for choice, count in choices:
+        job = await run(api, f"{LETTERS}/redrives", {"filter": choice, "dry_run": True})
+        assert (job["state"], job["selected"], job["done"]) == ("completed", count, 0), choice
+        assert [one["id"] for one in job["sample"]] == ids[:count]
     assert len(await api.bodies("letters")) == 2
 
 
@@ -92,18 +90,24 @@ async def test_of_an_empty_queue_nothing_is_refused(api: Api) -> None:
 
 
 async def test_few_ids_are_put_back_at_once(api: Api) -> None:
-    first, second, third = await let_die(api, 1, 2, 3)
+    first, second, third, fourth = await let_die(api, *range(1, 5))
     await api.call("POST", f"{LETTERS}/claims?limit=1")
-    document = {"ids": [first, third, "0" * 32]}
-    answer = await api.expect(200, "POST", f"{LETTERS}/redrives", document)
-    job = answer.json()
-    assert (job["state"], job["done"], job["refused"]) == (
-        "completed",
-        1,
-        {"claimed": 1, "gone": 1},
-    )
+
+    async def redrive(*ids: str, **more: Any) -> dict[str, Any]:
+        document = {"ids": list(ids), **more}
+        answer = await api.expect(200, "POST", f"{LETTERS}/redrives", document)
+        job: dict[str, Any] = answer.json()
+        return job
+
+    assert (await redrive(third, delay=60))["refused"] == {"target_not_delayed": 1}
+    job = await redrive(first, third, "0" * 32)
+    assert (job["state"], job["done"]) == ("completed", 1)
+    assert job["refused"] == {"claimed": 1, "gone": 1}
     assert await api.bodies() == [3]
-    await api.expect(200, "GET", f"{LETTERS}/messages/{second}")
+    job = await redrive(second, fourth, limit=1)
+    assert (job["selected"], job["done"]) == (1, 1)
+    assert await api.bodies() == [3, 2]
+    await api.expect(200, "GET", f"{LETTERS}/messages/{fourth}")
 
 
 async def test_many_ids_are_acted_on_by_a_job(api: Api) -> None:
@@ -138,12 +142,6 @@ async def test_letters_go_where_they_are_told_to_and_wait_there(api: Api) -> Non
     claimed = (await api.call("POST", "/v2/queues/repair/claims?details=true")).json()["messages"]
     assert [message["id"] for message in claimed] == ids
     assert [message["claim_count"] for message in claimed] == [2, 2]
-
-
-async def test_a_delay_is_refused_by_a_queue_that_knows_none(api: Api) -> None:
-    ids = await let_die(api, "a")
-    answer = await api.call("POST", f"{LETTERS}/redrives", {"ids": ids, "delay": 60})
-    assert answer.json()["refused"] == {"target_not_delayed": 1}
 
 
 async def test_one_job_of_a_kind_runs_and_can_be_cancelled(api: Api) -> None:
@@ -183,13 +181,6 @@ async def test_slow_jobs_of_a_project_leave_places_for_others(api: Api) -> None:
     is_over = operator.itemgetter("ended")
     job = await api.until(path, is_over, x_project_id="modest")
     assert (job["state"], job["done"]) == ("completed", 100)
-
-
-async def test_a_limit_ends_an_act_on_a_few(api: Api) -> None:
-    ids = await let_die(api, *range(5))
-    answer = await api.call("POST", f"{LETTERS}/redrives", {"ids": ids, "limit": 2})
-    assert (answer.json()["selected"], answer.json()["done"]) == (2, 2)
-    assert len(await api.bodies()) == 2
 
 
 async def test_a_limit_and_a_rate_count_what_is_meant(api: Api) -> None:
@@ -270,33 +261,26 @@ async def test_what_is_delayed_is_fired_in_order(api: Api) -> None:
     answer = await api.call("POST", "delayed/fire", {"ids": ids[::-1]})
     assert answer.json()["done"] == 3
     assert [message["body"] for message in await api.claim()] == [0, 1, 2]
-    answer = await api.call("POST", "delayed/fire", {"ids": ids})
-    assert answer.json()["refused"] == {"not_delayed": 3}
+    for act in ("fire", "cancel"):
+        answer = await api.call("POST", f"delayed/{act}", {"ids": ids})
+        assert answer.json()["refused"] == {"not_delayed": 3}
+    await api.expect(404, "POST", "delayed/eat", {"ids": ids})
 
 
-async def test_what_is_delayed_is_moved_by_seconds(api: Api) -> None:
-    ids = await delayed(api, None, None)
-    shown = (await api.call("GET", f"messages/{ids[0]}?details=true")).json()
-    due = shown["delay_expires"]
-    job = await run(
-        api, "delayed/move", {"filter": {"due_after": "2001-01-01T00:00:00Z"}, "by": -500}
-    )
-    assert job["done"] == 2
-    shown = (await api.call("GET", f"messages/{ids[0]}?details=true")).json()
+async def test_what_is_delayed_is_moved_by_seconds_or_to_an_instant(api: Api) -> None:
+    first, second, third = await delayed(api, None, None, None)
+    due = (await api.call("GET", f"messages/{first}?details=true")).json()["delay_expires"]
+    order = {"filter": {"due_after": "2001-01-01T00:00:00Z"}, "limit": 2, "by": -500}
+    assert (await run(api, "delayed/move", order))["done"] == 2
+    shown = (await api.call("GET", f"messages/{first}?details=true")).json()
     assert shown["delay_expires"] != due
     api.advance(101)
-    assert len(await api.claim()) == 2
-
-
-async def test_what_is_delayed_is_moved_to_an_instant(api: Api) -> None:
-    (message,) = await delayed(api, None)
-    answer = await api.call(
-        "POST", "delayed/move", {"ids": [message], "to": "2001-01-01T00:00:00Z"}
-    )
+    assert [one["id"] for one in await api.claim()] == [first, second]
+    past, far = "2001-01-01T00:00:00Z", "2999-01-01T00:00:00Z"
+    await api.expect(400, "POST", "delayed/move", {"ids": [third], "to": far})
+    answer = await api.call("POST", "delayed/move", {"ids": [third], "to": past})
     assert answer.json()["done"] == 1
     assert len(await api.claim()) == 1
-    far = {"ids": [message], "to": "2999-01-01T00:00:00Z"}
-    await api.expect(400, "POST", "delayed/move", far)
 
 
 async def test_what_somebody_has_moved_is_not_moved_again(api: Api) -> None:
@@ -338,16 +322,6 @@ async def test_a_conditional_move_that_is_done_again_counts_what_it_has_done(api
     await api.expect(412, "POST", "delayed/move", order, if_match=seen)
 
 
-async def test_what_is_claimed_is_not_cancelled(api: Api) -> None:
-    ids = await delayed(api, None)
-    api.advance(601)
-    (claimed,) = await api.claim()
-    answer = await api.call("POST", "delayed/cancel", {"ids": ids})
-    assert answer.json()["refused"] == {"not_delayed": 1}
-    assert claim_id_of(claimed)
-    await api.expect(404, "POST", "delayed/eat", {"ids": ids})
-
-
 async def test_what_is_claimed_meanwhile_is_not_cancelled(make_api: MakeApi) -> None:
     with pause_before(SqlMessageStore, "delete") as pause:
         async with make_api() as api:
@@ -363,14 +337,14 @@ async def test_what_is_claimed_meanwhile_is_not_cancelled(make_api: MakeApi) -> 
             assert [one["id"] for one in left] == ids[:1]
 
 
-@pytest.mark.parametrize("reason", ["http_503", "max_failures"])
-async def test_a_reason_is_the_consumers_or_the_limits(api: Api, reason: str) -> None:
+async def test_a_reason_is_the_consumers_or_the_limits(api: Api) -> None:
     await api.call("PUT", "", {"_dead_letter_queue": "letters", "_max_failures": 1})
     await api.post({"body": 1})
     (message,) = await api.claim()
     act = {"claim": {"release_in": 0, "failed": True, "reason": "http_503"}}
     await api.expect(204, "PATCH", message["href"], act)
-    for choice in ({"reason": reason}, {"where": "reason = 'http_503'"}):
+    reasons = [{"reason": one} for one in ("http_503", "max_failures")]
+    for choice in (*reasons, {"where": "reason = 'http_503'"}):
         document = {"filter": choice, "dry_run": True}
         assert (await run(api, f"{LETTERS}/redrives", document))["selected"] == 1
 

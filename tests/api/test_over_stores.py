@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.conftest import Api, MakeApi
+from tests.api.conftest import Api, MakeApi, claim_id_of
 from tests.api.test_events import listening, told
 from tests.contract.conftest import case, store_uri  # noqa: F401 - fixtures
 from tests.contract.stores import DriverCase
@@ -87,7 +87,7 @@ async def test_messages_move_into_a_pool_of_it_and_out_again(
         await api.post(*({"body": n, "delay": 0, "headers": {"n": str(n)}} for n in range(5)))
         await api.post({"body": "later", "delay": 600})
         (held,) = await api.claim(1, ttl=60, grace=60)
-        claim_id = held["href"].rpartition("=")[2]
+        claim_id = claim_id_of(held)
         failed = {"release": [{"id": held["id"], "failed": True, "reason": "http_503"}]}
         await api.expect(200, "POST", f"claims/{claim_id}/settle", failed)
         before = await everything(api)

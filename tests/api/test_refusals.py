@@ -95,6 +95,14 @@ REFUSED = (
                 *each(BACK_OFF, {"type": "list", "delays": [1] * 101}),
                 *each(BACK_OFF, {"type": "list", "delays": [1], "jitter": 2}),
                 *each(BACK_OFF, {"type": "list", "delays": [1], "max": 2}),
+                {"_filter": 3},
+            )
+        ]
+        + [
+            (document, "position")
+            for document in (
+                *each("_filter", "colour = ", "a.b(c)"),
+                *each("_priority", "TRUE", "RULES ("),
             )
         ],
         REQUEST,

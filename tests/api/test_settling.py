@@ -25,8 +25,8 @@ async def details(api: Api, message: dict[str, Any], queue: str = "") -> dict[st
     return shown
 
 
-async def test_a_failure_comes_back_after_its_delay_and_says_why(api: Api) -> None:
-    message = await one_claimed(api)
+async def test_failures_wait_for_their_delay_or_the_queues_back_off_and_say_why(api: Api) -> None:
+    message = await one_claimed(api, _retry_backoff={"type": "exponential", "min": 10, "max": 60})
     act = {"release_in": 30, "failed": True, "reason": "http_503", "detail": "upstream is down"}
     await api.expect(204, "PATCH", message["href"], {"claim": act})
     assert await api.claim(1) == []
@@ -39,106 +39,79 @@ async def test_a_failure_comes_back_after_its_delay_and_says_why(api: Api) -> No
     assert (attempt["number"], attempt["outcome"], attempt["delay"]) == (1, "failed", 30)
     assert (attempt["reason"], attempt["detail"]) == ("http_503", "upstream is down")
     api.advance(31)
+    (again,) = await api.claim(1)
+    failed = {"claim": {"failed": True, "reason": "busy"}}
+    await api.expect(204, "PATCH", again["href"], failed)
+    api.advance(15)
+    assert await api.claim(1) == []
+    api.advance(6)
     (again,) = await api.claim(1, "&details=true")
-    assert again["id"] == message["id"]
-    assert [one["reason"] for one in again["attempts"]] == ["http_503"]
+    delays = [(one["delay"], one["reason"]) for one in again["attempts"]]
+    assert delays == [(30, "http_503"), (20, "busy")]
+    release = {"release": [{"id": message["id"], "failed": True}]}
+    settled = await api.call("POST", f"claims/{claim_id_of(again)}/settle", release)
+    assert settled.json()["results"][0]["status"] == 204
+    assert (await details(api, message))["attempts"][-1]["delay"] == 40
 
 
-async def test_repeating_an_act_is_no_error_and_another_one_is(api: Api) -> None:
-    message = await one_claimed(api)
-    for _ in range(2):
-        await api.expect(204, "PATCH", message["href"], {"claim": {"release_in": 0}})
-    await api.expect(409, "PATCH", message["href"], {"claim": {"ttl": 100}})
-    assert (await details(api, message))["failure_count"] == 0
-
-
-async def test_a_message_of_another_claim_is_not_settled(api: Api) -> None:
-    await api.post({"body": 1}, {"body": 2})
-    mine = (await api.claim(1))[0]
-    theirs = (await api.claim(1))[0]
-    href = f"messages/{theirs['id']}?claim_id={claim_id_of(mine)}"
+async def test_an_act_is_of_one_message_of_ones_own_claim(api: Api) -> None:
+    await api.post({"body": 1}, {"body": 2}, {"body": 3})
+    first, second = await api.claim(2, ttl=100, grace=60)
+    (theirs,) = await api.claim(1)
     for act in ({"ttl": 100}, {"release_in": 0}, {"dead": True}):
+        href = f"messages/{theirs['id']}?claim_id={claim_id_of(first)}"
         await api.expect(403, "PATCH", href, {"claim": act}, title="Unable to settle")
     assert (await details(api, theirs))["claim_count"] == 1
-
-
-async def test_one_message_of_a_claim_is_held_for_longer(api: Api) -> None:
-    await api.post({"body": 1}, {"body": 2})
-    first, second = await api.claim(2, ttl=100, grace=60)
+    for _ in range(2):  # a repetition is no error
+        await api.expect(204, "PATCH", theirs["href"], {"claim": {"release_in": 0}})
+    await api.expect(409, "PATCH", theirs["href"], {"claim": {"ttl": 100}})
+    assert (await details(api, theirs))["failure_count"] == 0
+    await api.expect(409, "PATCH", first["href"], {"claim": {"dead": True}})  # it has no place
     await api.expect(204, "PATCH", first["href"], {"claim": {"ttl": 600}})
+    await api.set("_dead_letter_queue", f"{api.queue}-letters")
+    dead = {"dead": True, "reason": "bad_format", "detail": "line 3"}
+    await api.expect(204, "PATCH", second["href"], {"claim": dead})
+    letter = await details(api, second, f"{api.queue}-letters")
+    assert letter["dead_letter"]["reason"] == "bad_format"
+    assert letter["attempts"][0]["outcome"] == "dead"
     api.advance(101)
-    (free,) = await api.claim(2)
-    assert free["id"] == second["id"]
+    assert [one["id"] for one in await api.claim(3)] == [theirs["id"]]
     await api.expect(204, "DELETE", first["href"])
 
 
-async def test_a_dead_message_is_a_letter_with_its_reason(api: Api) -> None:
-    message = await one_claimed(api, _dead_letter_queue="letters")
-    act = {"dead": True, "reason": "bad_format", "detail": "line 3"}
-    await api.expect(204, "PATCH", message["href"], {"claim": act})
-    letter = await details(api, message, "letters")
-    assert letter["dead_letter"]["reason"] == "bad_format"
-    assert letter["attempts"][0]["outcome"] == "dead"
-
-
-async def test_the_back_off_of_the_queue_holds_for_a_failure_without_a_delay(api: Api) -> None:
-    backoff = {"type": "exponential", "min": 10, "max": 60}
-    message = await one_claimed(api, _retry_backoff=backoff)
-    path = f"claims/{claim_id_of(message)}/settle"
-    release = {"release": [{"id": message["id"], "failed": True}]}
-    assert (await api.call("POST", path, release)).json()["results"][0]["status"] == 204
-    api.advance(5)
-    assert await api.claim(1) == []
-    api.advance(6)
-    (again,) = await api.claim(1)
-    failed = {"claim": {"failed": True, "reason": "http_503"}}
-    await api.expect(204, "PATCH", again["href"], failed)
-    api.advance(10)
-    assert await api.claim(1) == []
-    api.advance(11)
-    (again,) = await api.claim(1, "&details=true")
-    assert [(one["delay"], one["reason"]) for one in again["attempts"]] == [
-        (10, None),
-        (20, "http_503"),
-    ]
-
-
-async def test_a_claim_is_settled_in_one_request(api: Api) -> None:
-    await api.call("PUT", "", {"_dead_letter_queue": "letters"})
-    await api.post(*({"body": number} for number in range(5)))
+async def test_a_claim_is_settled_in_one_request_that_says_what_was_not_done(api: Api) -> None:
+    await api.post(*({"body": number} for number in range(7)))
     held = await api.claim(5, ttl=100, grace=60)
     ids = [message["id"] for message in held]
-    answer = await api.call(
-        "POST",
-        f"claims/{claim_id_of(held[0])}/settle",
+    (theirs,) = await api.claim(1)
+    (free,) = await api.browse()
+    path = f"claims/{claim_id_of(held[0])}/settle"
+
+    async def settle(document: Any) -> list[tuple[int, str]]:
+        answer = await api.expect(200, "POST", path, document)
+        assert all("description" in one for one in answer.json()["results"] if one["status"] > 299)
+        return [(one["status"], one.get("outcome", "")) for one in answer.json()["results"]]
+
+    nobodys = "0" * 32
+    released = [{"id": one} for one in (theirs["id"], free["id"], nobodys)]
+    assert await settle({"release": released, "dead": [{"id": ids[0]}]}) == [
+        (403, "held"),
+        (409, "lapsed"),
+        (404, "not_found"),
+        (409, "no_target"),
+    ]
+    await api.set("_dead_letter_queue", "letters")
+    done = await settle(
         {
-            "delete": [ids[0], "0" * 32],
+            "delete": [ids[0], nobodys],
             "release": [{"id": ids[1], "delay": 20, "reason": "busy"}],
             "extend": [{"id": ids[2], "ttl": 500}],
             "dead": [{"id": ids[3], "reason": "poison"}],
         },
     )
-    assert answer.status_code == 200
-    results = {one["id"]: one["status"] for one in answer.json()["results"]}
-    assert results == {**dict.fromkeys(ids[:4], 204), "0" * 32: 204}
+    assert [status for status, _ in done] == [204] * 5
     stats = (await api.call("GET", "stats")).json()["messages"]
-    assert (stats["claimed"], stats["free"]) == (2, 1)
-
-
-async def test_results_say_what_was_not_done(api: Api) -> None:
-    await api.post({"body": 1}, {"body": 2}, {"body": 3})
-    mine = await api.claim(1)
-    theirs = await api.claim(1)
-    (free,) = [m for m in await api.browse() if m["id"] not in {mine[0]["id"], theirs[0]["id"]}]
-    document = {
-        "release": [{"id": theirs[0]["id"]}, {"id": free["id"]}, {"id": "0" * 32}],
-        "dead": [{"id": mine[0]["id"]}],
-    }
-    answer = await api.call("POST", f"claims/{claim_id_of(mine[0])}/settle", document)
-    assert [one["status"] for one in answer.json()["results"]] == [403, 409, 404, 409]
-    outcomes = [one["outcome"] for one in answer.json()["results"]]
-    assert outcomes == ["held", "lapsed", "not_found", "no_target"]
-    assert all(one["description"] for one in answer.json()["results"])
+    assert (stats["claimed"], stats["free"]) == (3, 2)
 
 
 async def test_a_claim_is_released_with_a_delay(api: Api) -> None:
@@ -149,9 +122,3 @@ async def test_a_claim_is_released_with_a_delay(api: Api) -> None:
     assert await api.claim(1) == []
     api.advance(43_201)
     assert len(await api.claim(1)) == 1
-
-
-async def test_a_dead_letter_without_a_place_to_go_changes_nothing(api: Api) -> None:
-    message = await one_claimed(api)
-    await api.expect(409, "PATCH", message["href"], {"claim": {"dead": True}})
-    await api.expect(204, "DELETE", message["href"])
