@@ -76,6 +76,17 @@ class Api:
         key: str = made.json()["key"]
         return key
 
+    async def make_useless_key(self, state: str, **more: Any) -> str | None:
+        """What somebody shows whose key is `wrong`, `expired` or `disabled`, or who has `none`."""
+        key = await self.make_key("*:*", expires=60, **more)
+        if state == "expired":
+            self.advance(61)
+        elif state == "disabled":
+            await self.disable_key(key)
+        elif state == "wrong":
+            key = key[:-1] + ("0" if key[-1] != "0" else "1")
+        return None if state == "none" else key
+
     async def disable_key(self, key: str) -> None:
         """Disable a key, as the operator."""
         path = f"/v2/keys/{key.split('_')[1]}"

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.models import QueueRef, Record, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.subscriptions import KIND as SUBSCRIPTION
-from zaqar_lite.server.stores import make_stores
+from zaqar_lite.server.stores import Stores, make_stores
 from zaqar_lite.service import encryption
 from zaqar_lite.service.encryption import KIND, EncryptionKeys, read_key_file
+from zaqar_lite.service.pooling.pools import POOL
 from zaqar_lite.service.schedules.schedules import KIND as SCHEDULE
 from zaqar_lite.storage.sql import create
 
@@ -55,18 +57,6 @@ async def test_the_flag_decides_about_posts_and_the_body_about_reads(api: Api) -
     assert await api.bodies() == ["sealed", "clear"]
 
 
-async def test_a_dead_letter_keeps_its_body(api: Api) -> None:
-    letters = {**ON, "_max_claim_count": 1, "_dead_letter_queue": "letters"}
-    api.queue = "dying"
-    await api.call("PUT", "", letters)
-    await api.post({"body": {"n": 7}})
-    await api.claim(ttl=60, grace=60)
-    api.advance(61)
-    await api.claim()
-    api.queue = "letters"
-    assert await api.bodies() == [{"n": 7}]
-
-
 async def test_a_job_chooses_by_the_body_that_was_posted(api: Api) -> None:
     await api.post({"body": {"n": 7}}, {"body": {"n": 8}})
     order = {"filter": {"body": {"path": "n", "equals": 7}}, "to": "elsewhere"}
@@ -92,35 +82,39 @@ async def test_a_sealed_text_that_is_forged_is_told_to_be_damaged(api: Api) -> N
     assert shown[2] == "good"
 
 
-async def test_what_was_sealed_is_opened_for_readers_of_its_queue_alone(
-    make_api: MakeApi, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who has seen the store, or a copy of it, may be a client that can post to another queue."""
-    stores: Any = None
+@pytest.fixture
+def stores(monkeypatch: pytest.MonkeyPatch) -> list[Stores]:
+    """The stores of the servers that the test makes."""
+    kept: list[Stores] = []
 
-    def make(*args: Any) -> Any:
-        nonlocal stores
-        stores = make_stores(*args)
-        return stores
+    def make(*of: Any) -> Stores:
+        kept.append(make_stores(*of))
+        return kept[-1]
 
     monkeypatch.setattr(main, "make_stores", make)
+    return kept
+
+
+async def test_what_was_sealed_is_opened_for_readers_of_its_queue_alone(
+    make_api: MakeApi, file: Path, stores: list[Stores]
+) -> None:
+    """Who has seen the store, or a copy of it, may be a client that can post to another queue."""
     async with make_api(encryption_key_file=file) as api:
         await api.call("PUT", "", ON)
         (message_id,) = await api.post({"body": "4111"})
         queue = QueueRef(PROJECT, api.queue)
         plan = {"queue": "a", "every": "1h", "body": 1}
-        [stored] = await stores[0].get_messages(queue, (message_id,))
+        [stored] = await stores[0].messages.get_messages(queue, (message_id,))
         await api.expect(201, "PUT", "/v2/schedules/nightly", plan)
-        [record] = await stores[1].list_records(SCHEDULE, PROJECT, limit=1)
+        [record] = await stores[0].management.list_records(SCHEDULE, PROJECT, limit=1)
         for text in map(json.loads, (stored.body, record.value)):
             post = {"messages": [{"body": "good"}, {"body": text}]}
             await api.expect(201, "PUT", "/v2/queues/clear", {"_default_message_delay": 60})
             for path in ("queues/clear", "topics/clear"):
                 answer = await api.expect(400, "POST", f"/v2/{path}/messages", post)
                 assert "Message 1 has an encrypted body" in answer.text
-            good = await api.expect(
-                201, "POST", "/v2/queues/clear/messages", {"messages": [{"body": 1}]}
-            )
+            one = {"messages": [{"body": 1}]}
+            good = await api.expect(201, "POST", "/v2/queues/clear/messages", one)
             await api.expect(400, "PATCH", good.json()["resources"][0], {"body": text})
             await api.expect(204, "DELETE", "/v2/queues/clear")
         # A pop without the key gave it out: who may read the queue may have it opened there.
@@ -146,73 +140,42 @@ async def test_keys_rotate_and_the_earlier_ones_open_what_they_sealed(
 async def test_the_servers_key_can_be_replaced(
     make_api: MakeApi, file: Path, tmp_path: Path
 ) -> None:
-    store = {"store": f"embedded://{tmp_path}/data"}
-    async with make_api(encryption_key_file=file, **store) as api:
-        queue = api.queue
-        await api.call("PUT", "", ON)
+    """Without its key a message comes out by a pop alone, and no claim makes it a dead letter."""
+    store, queue = {"store": f"embedded://{tmp_path}/data"}, "kept"
+
+    @asynccontextmanager
+    async def with_keys(*lines: str) -> AsyncIterator[Api]:
+        write(file, *lines)
+        async with make_api(encryption_key_file=file, **store) as api:
+            api.queue = queue
+            yield api
+
+    async with with_keys(f"first:{FIRST}") as api:
+        await api.call("PUT", "", {**ON, "_max_claim_count": 3, "_dead_letter_queue": "dead"})
         await api.post({"body": 1}, {"body": 2})
-    write(file, "# the new one comes first", f"second:{SECOND}", f"first:{FIRST}")
-    async with make_api(encryption_key_file=file, **store) as api:
-        api.queue = queue
+    # Another key by the same name.
+    async with with_keys(f"first:{SECOND}") as api:
+        posted = {"messages": [{"body": 2}]}
+        for method, path in (("POST", "messages"), ("POST", "claims"), ("GET", "messages")):
+            document = posted if path == "messages" and method == "POST" else None
+            says = "another key than 'first'"
+            await api.expect(503, method, f"{path}?echo=true", document, says=says)
+    async with with_keys("# the new one comes first", f"second:{SECOND}", f"first:{FIRST}") as api:
         assert await api.bodies() == [1, 2]
         keys = (await api.call("GET", "/v2/data-keys")).json()["data_keys"]
         assert [one["server_key"] for one in keys] == ["second"]
-    write(file, f"third:{FIRST}")
-    async with make_api(encryption_key_file=file, **store) as api:
-        api.queue = queue
-        answer = await api.expect(503, "GET", "messages?echo=true")
-        assert "encryption_key_file" in answer.text
-        await api.expect(503, "POST", "claims")
-        # What is popped is gone from the store, so it is handed out all the same.
-        popped = (await api.call("DELETE", "messages?pop=1")).json()["messages"]
-        assert popped[0]["body"]["sealed"].startswith("\u0001sealed:1:")
-    write(file, f"second:{SECOND}")
-    async with make_api(encryption_key_file=file, **store) as api:
-        api.queue = queue
-        assert await api.bodies() == [2]
-
-
-async def test_claims_without_the_key_make_no_dead_letters(
-    make_api: MakeApi, file: Path, tmp_path: Path
-) -> None:
-    store = {"store": f"embedded://{tmp_path}/data"}
-    async with make_api(encryption_key_file=file, **store) as api:
-        queue = api.queue
-        await api.call("PUT", "", {**ON, "_max_claim_count": 2, "_dead_letter_queue": "dead"})
-        await api.post({"body": 1})
-    write(file, f"second:{SECOND}")
-    async with make_api(encryption_key_file=file, **store) as api:
-        api.queue = queue
+    async with with_keys(f"third:{FIRST}") as api:
+        await api.expect(503, "GET", "messages?echo=true", says="encryption_key_file")
         for _ in range(5):
             answer = await api.expect(503, "POST", "claims", says="encryption_key_file")
             assert 50 < int(answer.headers["retry-after"]) <= 60
-    write(file, f"first:{FIRST}")
-    async with make_api(encryption_key_file=file, **store) as api:
-        api.queue = queue
-        assert [one["body"] for one in await api.claim()] == [1]
-
-
-async def test_another_key_by_the_same_name_is_told_and_harms_no_message(
-    make_api: MakeApi, file: Path, tmp_path: Path
-) -> None:
-    store = {"store": f"embedded://{tmp_path}/data"}
-    async with make_api(encryption_key_file=file, **store) as api:
-        queue = api.queue
-        await api.call("PUT", "", ON)
-        await api.post({"body": 1})
-    write(file, f"first:{SECOND}")
-    async with make_api(encryption_key_file=file, **store) as api:
-        api.queue = queue
-        posted = await api.call("POST", "messages", {"messages": [{"body": 2}]})
-        claimed = await api.call("POST", "claims")
-        listed = await api.call("GET", "messages?echo=true")
-        for answer in (posted, claimed, listed):
-            assert answer.status_code == 503
-            assert "another key than 'first'" in answer.text
-    write(file, f"first:{FIRST}")
-    async with make_api(encryption_key_file=file, **store) as api:
-        api.queue = queue
-        assert await api.bodies() == [1]
+        popped = (await api.call("DELETE", "messages?pop=1")).json()["messages"]
+        assert popped[0]["body"]["sealed"].startswith("\u0001sealed:1:")
+    async with with_keys(f"second:{SECOND}") as api:
+        assert [one["body"] for one in await api.claim(ttl=60, grace=60)] == [2]
+        api.advance(61)
+        assert await api.claim() == []
+        assert await api.bodies("dead") == [2]
 
 
 QUEUE, NEW = QueueRef("p", "q"), [NewMessage(b"1", 60_000)]
@@ -277,74 +240,81 @@ async def test_a_data_key_whose_answer_was_lost_is_kept(
     assert await processes.start().open_body("p", sealed.body) == b"1"
 
 
-async def test_without_a_key_a_queue_cannot_be_encrypted(make_api: MakeApi) -> None:
-    async with make_api() as api:
-        answer = await api.expect(400, "PUT", "", ON)
-        assert "encryption_key_file" in answer.text
+SECRETS = ("4111-body", "4111-header", "4111-plan", "sesame-in-pool", "sesame-option")
+POOL_OF_SECRETS = {
+    "uri": "redis://u:sesame-in-pool@127.0.0.1:1/0",
+    "options": {"key": "sesame-option"},
+    "weight": 0,
+}
 
 
-async def test_nothing_clear_lies_on_the_disk(
-    make_api: MakeApi, file: Path, tmp_path: Path
+@pytest.mark.parametrize("sealed", [True, False])
+async def test_nothing_clear_lies_on_the_disk_where_the_server_has_a_key(
+    make_api: MakeApi, file: Path, tmp_path: Path, sealed: bool
 ) -> None:
-    async with make_api(encryption_key_file=file, store=f"embedded://{tmp_path}/data") as api:
-        await api.call("PUT", "", {**ON, "_default_message_delay": 60})
-        edited, _ = await api.post({"body": "before"}, {"body": {"again": "4111-1111-1111"}})
-        await api.expect(200, "PATCH", f"messages/{edited}", {"body": "4111-1111-1111"})
-        assert (await api.call("GET", f"messages/{edited}")).json()["body"] == "4111-1111-1111"
-    found = b"".join(path.read_bytes() for path in (tmp_path / "data").rglob("*") if path.is_file())
-    assert b"sealed:1:" in found
-    assert b"4111-1111-1111" not in found
-
-
-async def test_secrets_of_subscriptions_and_bodies_of_schedules_are_sealed(
-    make_api: MakeApi, file: Path, tmp_path: Path
-) -> None:
-    stored: dict[str, Any] = {"store": f"embedded://{tmp_path}/data"}
-    stored["delivery_allowed"] = "127.0.0.0/8"
-    async with Receiver() as receiver, make_api(encryption_key_file=file, **stored) as api:
-        headers = {"X-Token": "4111-header"}
+    """Neither a body nor what subscriptions, schedules and pools hold."""
+    stored: dict[str, Any] = {"store": f"embedded://{tmp_path}/data", "admin_mode": True}
+    stored |= {"delivery_allowed": "127.0.0.0/8", "pooling": True}
+    with_key = {**stored, "encryption_key_file": file}
+    async with Receiver() as receiver, make_api(**(with_key if sealed else stored)) as api:
+        queue = api.queue
+        status, says = (201, "") if sealed else (400, "encryption_key_file")
+        delays = {"_default_message_delay": 60}
+        await api.expect(status, "PUT", "", ON | delays, says=says)
+        await api.call("PUT", "", delays)
+        edited, _ = await api.post({"body": "before"}, {"body": {"again": SECRETS[0]}})
+        await api.expect(200, "PATCH", f"messages/{edited}", {"body": SECRETS[0]})
+        assert (await api.call("GET", f"messages/{edited}")).json()["body"] == SECRETS[0]
+        headers = {"X-Token": SECRETS[1]}
         hook = {"subscriber": receiver.url, "ttl": 900, "options": {"post_headers": headers}}
         made = (await api.call("POST", "subscriptions", hook)).json()
         own = f"subscriptions/{made['subscription_id']}"
-        plan = {"queue": api.queue, "every": "1h", "body": "4111-body"}
-        await api.expect(201, "PUT", "/v2/schedules/nightly", plan)
         await api.expect(204, "PATCH", own, {"ttl": 600})
-        await api.post({"body": 1})
+        await api.post({"body": 1, "delay": 0})
         await receiver.wait(1)
-        assert receiver.received[0].headers["x-token"] == "4111-header"
-        assert (await api.call("GET", "/v2/schedules/nightly")).json()["body"] == "4111-body"
-        queue = api.queue
+        assert receiver.received[0].headers["x-token"] == SECRETS[1]
+        plan = {"queue": api.queue, "every": "1h", "body": SECRETS[2]}
+        await api.expect(201, "PUT", "/v2/schedules/nightly", plan)
+        await api.expect(201, "PUT", "/v2/pools/one", POOL_OF_SECRETS)
+        await api.expect(409, "PUT", "/v2/pools/two", POOL_OF_SECRETS)
+        await api.expect(201, "PUT", "/v2/flavors/fast", {"pool_list": ["one"]})
     found = b"".join(path.read_bytes() for path in (tmp_path / "data").rglob("*") if path.is_file())
-    for secret in ("4111-header", "4111-body", made["secret"], receiver.url):
-        assert secret.encode() not in found
-    async with make_api(**stored) as api:  # without the keys
-        api.queue = queue
-        for path in (own, "subscriptions", "/v2/schedules/nightly"):
-            answer = await api.expect(503, "GET", path)
-            assert "encryption_key_file" in answer.text
-        await api.expect(201, "PUT", "/v2/schedules/clear", plan)
-    async with make_api(encryption_key_file=file, **stored) as api:
+    for secret in (*SECRETS, made["secret"], receiver.url):
+        assert (secret.encode() in found) is not sealed, secret
+    if sealed:
+        async with make_api(**stored) as api:  # without the keys
+            api.queue = queue
+            for path in (own, "subscriptions", "/v2/schedules/nightly"):
+                await api.expect(503, "GET", path, says="encryption_key_file")
+            for path in ("/v2/pools/one", "/v2/pools"):
+                await api.expect(503, "GET", path)
+            await api.expect(201, "PUT", "/v2/schedules/clear", plan)
+    async with make_api(**with_key) as api:
         api.queue = queue
         assert (await api.call("GET", own)).json()["subscriber"] == receiver.url
         shown = (await api.call("GET", "/v2/schedules")).json()["schedules"]
-        assert [one["name"] for one in shown] == ["clear", "nightly"]
+        assert [one["name"] for one in shown] == ["clear", "nightly"][not sealed :]
+        assert shown[-1]["body"] == SECRETS[2]
+        pool = (await api.call("GET", "/v2/pools/one?detailed=true")).json()
+        assert pool["uri"].startswith("redis://***")
+        assert (await api.call("GET", "/v2/flavors/fast")).json()["pool_list"] == ["one"]
+        await api.expect(200, "PATCH", "/v2/pools/one", {"weight": 1})
 
 
 async def test_a_damaged_or_moved_record_blocks_no_other_and_can_be_deleted(
-    make_api: MakeApi, file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    make_api: MakeApi, file: Path, stores: list[Stores], caplog: pytest.LogCaptureFixture
 ) -> None:
-    management: Any = None
-
-    def make(*args: Any) -> Any:
-        nonlocal management
-        stores = make_stores(*args)
-        management = stores[1]
-        return stores
-
-    monkeypatch.setattr(main, "make_stores", make)
     options: dict[str, Any] = {"encryption_key_file": file, "delivery_allowed": "127.0.0.0/8"}
+    options |= {"admin_mode": True, "pooling": True}
     plan = {"queue": "posted", "every": "1h", "body": 1}
     async with Receiver() as receiver, make_api(**options) as api:
+        management = stores[0].management
+
+        async def damage(record: Record) -> None:
+            text = record.value[:-9] + b"AAAAAAAA" + record.value[-1:]
+            of = (record.kind, record.project, record.name)
+            await management.put_record(*of, text, expected=None)
+
         made = []
         for number in range(4):
             hook = {"subscriber": f"{receiver.url}/{number}", "ttl": 900}
@@ -352,14 +322,12 @@ async def test_a_damaged_or_moved_record_blocks_no_other_and_can_be_deleted(
             await api.expect(201, "PUT", f"/v2/schedules/n{number}", plan)
         for kind in (SUBSCRIPTION, SCHEDULE):
             first, second, third, _ = await management.list_records(kind, PROJECT, limit=10)
-            text = first.value[:-9] + b"AAAAAAAA" + first.value[-1:]
-            await management.put_record(kind, PROJECT, first.name, text, expected=None)
+            await damage(first)
             # Sealed for this project, but under another name.
             await management.put_record(kind, PROJECT, second.name, third.value, expected=None)
         api.advance(2)
         for path in (f"subscriptions/{made[0]}", f"subscriptions/{made[1]}", "/v2/schedules/n1"):
-            answer = await api.call("GET", path)
-            assert (answer.status_code, "damaged" in answer.text) == (503, True)
+            await api.expect(503, "GET", path, says="damaged")
         for path, shown in (("subscriptions", made[2:]), ("/v2/schedules", ["n2", "n3"])):
             answer = await api.call("GET", f"{path}?limit=2")
             [listed] = [one for one in answer.json().values() if "rel" not in one[0]]
@@ -373,6 +341,12 @@ async def test_a_damaged_or_moved_record_blocks_no_other_and_can_be_deleted(
             await api.expect(404, "GET", path)
         await api.expect(204, "POST", "purge", {"resource_types": ["subscriptions"]})
         assert await management.list_records(SUBSCRIPTION, PROJECT, limit=10) == []
+        await api.expect(201, "PUT", "/v2/pools/one", POOL_OF_SECRETS)
+        (pool,) = await management.list_records(POOL, "", limit=9)
+        await damage(pool)
+        await api.expect(503, "GET", "/v2/pools/one", says="damaged")
+        await api.expect(204, "DELETE", "/v2/pools/one")
+        await api.expect(201, "PUT", "/v2/pools/one", POOL_OF_SECRETS)
 
 
 @pytest.mark.parametrize(

@@ -30,21 +30,13 @@ async def ask(address: str, settings: dict[str, Any], path: str = "/v2/queues", 
         return (await client.get(path, headers=headers)).status_code
 
 
-@pytest.mark.parametrize(
-    ("address", "status"),
-    [
-        ("10.1.2.3", 200),
-        ("::ffff:10.1.2.3", 200),
-        ("fd00::7", 200),
-        ("10.1.2.4", 403),
-        ("fd01::7", 403),
-        ("", 403),
-    ],
-)
-async def test_a_gateway_calls_from_a_named_network(address: str, status: int) -> None:
+async def test_a_gateway_calls_from_a_named_network() -> None:
     settings = {"gateways": "10.1.2.3/32, fd00::/16"}
-    assert await ask(address, settings) == status
-    assert await ask(address, settings, "/") == 300
+    for address in ("10.1.2.3", "::ffff:10.1.2.3", "fd00::7"):
+        assert await ask(address, settings) == 200
+    for address in ("10.1.2.4", "fd01::7", ""):
+        assert await ask(address, settings) == 403
+        assert await ask(address, settings, "/") == 300
 
 
 @pytest.mark.parametrize(

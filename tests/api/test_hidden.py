@@ -1,6 +1,5 @@
 """Secrets that are given to a server come out nowhere: no answer, log, error or `repr`."""
 
-import base64
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,16 +10,14 @@ import pytest
 from tests.api.conftest import MakeApi, WriteCloud
 from tests.keystone import Keystone, User, account_at
 from tests.push.receiver import Receiver
-from zaqar_lite import main
 from zaqar_lite.client import KeyAuth, SignedURL
 from zaqar_lite.domain.subscriptions import Secret
 from zaqar_lite.push.mail import Smtp
 from zaqar_lite.server.loading import load
-from zaqar_lite.server.stores import Stores, make_stores
 from zaqar_lite.service.delivery.attempt import Notification
 from zaqar_lite.service.identity import authentication, trusts
 from zaqar_lite.service.identity.keystone import Answer
-from zaqar_lite.service.pooling.pools import POOL, Pool
+from zaqar_lite.service.pooling.pools import Pool
 from zaqar_lite.service.presigned_urls import SignedUrl
 from zaqar_lite.service.subscriptions.subscriptions import Subscribed
 from zaqar_lite.ui.calls import Caller
@@ -102,60 +99,6 @@ async def test_no_secret_is_told_by_a_server_that_has_many(
     told += (tmp_path / "audit").read_text()
     for secret in (SECRET, trust, token, *secrets, *(one[6:] for one in secrets)):
         assert secret not in told
-
-
-@pytest.mark.parametrize("sealed", [True, False])
-async def test_pools_are_sealed_where_the_server_has_a_key(
-    make_api: MakeApi, tmp_path: Path, sealed: bool
-) -> None:
-    data, keys = tmp_path / "data", tmp_path / "keys"
-    keys.write_text("one:" + base64.b64encode(b"1" * 32).decode())
-    settings = {**ADMIN, "store": f"embedded:{data}"}
-    key = {"encryption_key_file": keys} if sealed else {}
-    flavor = {"pool_list": ["one"]}
-
-    def is_in_clear() -> bool:
-        return any(
-            SECRET.encode() in file.read_bytes() for file in data.rglob("*") if file.is_file()
-        )
-
-    async with make_api(**settings, **key) as api:
-        await api.expect(201, "PUT", "/v2/pools/one", {**FAST, "weight": 1})
-        await api.expect(201, "PUT", "/v2/flavors/fast", flavor)
-        await api.expect(409, "PUT", "/v2/pools/two", {**FAST, "weight": 1})
-    assert is_in_clear() is not sealed
-    async with make_api(**settings, encryption_key_file=keys) as api:
-        shown = (await api.call("GET", "/v2/pools/one?detailed=true")).json()
-        assert shown["uri"].startswith("redis://***")
-        assert (await api.call("GET", "/v2/flavors/fast")).json()["pool_list"] == ["one"]
-        await api.expect(200, "PATCH", "/v2/pools/one", {"weight": 0})
-    async with make_api(**settings) as api:  # the key is lost
-        await api.expect(503, "GET", "/v2/pools/one")
-        await api.expect(503, "GET", "/v2/pools")
-
-
-async def test_a_damaged_pool_can_be_made_anew(
-    make_api: MakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept: list[Stores] = []
-
-    def make(*of: Any) -> Stores:
-        kept.append(make_stores(*of))
-        return kept[0]
-
-    monkeypatch.setattr(main, "make_stores", make)
-    (tmp_path / "keys").write_text("one:" + base64.b64encode(b"1" * 32).decode())
-    pool = {"uri": f"embedded:{tmp_path}/one", "weight": 1}
-    async with make_api(**ADMIN, encryption_key_file=tmp_path / "keys") as api:
-        await api.expect(201, "PUT", "/v2/pools/one", pool)
-        await api.post({"body": 1})
-        (record,) = await kept[0].management.list_records(POOL, "", limit=9)
-        text = record.value[:-9] + b"AAAAAAAA" + record.value[-1:]
-        await kept[0].management.put_record(POOL, "", "one", text, expected=None)
-        await api.expect(503, "GET", "/v2/pools/one", says="damaged")
-        await api.expect(204, "DELETE", "/v2/pools/one")
-        await api.expect(201, "PUT", "/v2/pools/one", pool)
-        assert [one["body"] for one in await api.browse()] == [1]
 
 
 def test_what_holds_secrets_does_not_show_them() -> None:

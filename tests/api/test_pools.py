@@ -1,6 +1,5 @@
 """Pools and flavors to the status code, and where queues lie."""
 
-import base64
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.api.conftest import Api, MakeApi, claim_id_of
+from tests.api.conftest import EVERY_ROUTE, Api, MakeApi, claim_id_of
 
 pytestmark = pytest.mark.anyio
 ADMIN = {"admin_mode": True, "pooling": True}
@@ -54,29 +53,33 @@ async def test_the_routes_are_there_in_admin_mode_with_pooling_only(
         await api.expect(404, "GET", "/v2/flavors")
 
 
-async def test_a_uri_of_no_driver_is_refused_without_its_password(pools: Pools) -> None:
-    uri = "kafka://me:secret@host/x"
-    refused = await pools.api.call("PUT", "/v2/pools/one", {"uri": uri, "weight": 1})
-    assert refused.status_code == 400
-    assert "cannot connect to kafka://***@host/x" in refused.json()["description"]
-    assert "secret" not in refused.text
-
-
 async def test_credentials_are_shown_to_nobody_and_what_was_read_can_be_sent_back(
-    pools: Pools,
+    make_api: MakeApi,
 ) -> None:
-    api = pools.api
-    uri = "redis://user:secret@localhost:1/3"
-    await api.call("PUT", "/v2/pools/one", {"uri": uri, "weight": 1})
-    shown = await api.call("GET", "/v2/pools/one?detailed=true")
-    listed = await api.call("GET", "/v2/pools")
-    assert shown.json()["uri"] == "redis://***@localhost:1/3"
-    for answer in (shown, listed):
-        assert "secret" not in answer.text
-    changed = await api.call("PATCH", "/v2/pools/one", {"uri": shown.json()["uri"], "weight": 2})
-    assert changed.json()["weight"] == 2
-    other = await api.call("PUT", "/v2/pools/two", {"uri": uri, "weight": 1})
-    assert other.status_code == 409  # so the first still has its own
+    """Of a server's own options a pool gets those that its driver has."""
+    async with make_api(**ADMIN, store_options={"coordination_url": "file:///tmp"}) as api:
+        refused = await api.call(
+            "PUT", "/v2/pools/one", {"uri": "kafka://me:hush@h/x", "weight": 1}
+        )
+        assert (refused.status_code, "hush" in refused.text) == (400, False)
+        assert "cannot connect to kafka://***@h/x" in refused.json()["description"]
+        uri = "redis://user:hush@localhost:1/3"
+        secrets = {"password": "hush", "api_key": "hush", "mirror": "redis://me:hush@host/1"}
+        pool = {"uri": uri, "weight": 1, "options": {**secrets, "n": 3}}
+        await api.expect(201, "PUT", "/v2/pools/one", pool)
+        shown = await api.call("GET", "/v2/pools/one?detailed=true")
+        masked = {"password": "***", "api_key": "***", "mirror": "redis://***@host/1", "n": 3}
+        assert shown.json()["options"] == masked
+        assert shown.json()["uri"] == "redis://***@localhost:1/3"
+        change = {"uri": shown.json()["uri"], "weight": 2, "options": {**masked, "n": 4}}
+        changed = await api.expect(200, "PATCH", "/v2/pools/one", change)
+        assert changed.json()["weight"] == 2
+        assert "hush" not in (await api.call("GET", "/v2/pools?detailed=true")).text
+        # So the first still has its own.
+        says = "The pool 'one' has this URI already."
+        await api.expect(409, "PUT", "/v2/pools/two", {"uri": uri, "weight": 1}, says=says)
+        other = {"uri": "mongodb://localhost:1/a", "weight": 1}
+        await api.expect(201, "PUT", "/v2/pools/two", other)
 
 
 async def test_options_that_no_driver_has_are_kept_shown_and_warned_of(
@@ -104,32 +107,6 @@ async def test_options_that_no_driver_has_are_kept_shown_and_warned_of(
     assert "zaqar-lite-warning" not in quiet.headers
 
 
-async def test_options_that_may_be_secrets_are_shown_to_nobody(pools: Pools) -> None:
-    api = pools.api
-    options = {"password": "hush", "api_key": "hush", "mirror": "redis://me:hush@host/1", "n": 3}
-    await pools.make("one", options=options)
-    shown = await api.call("GET", "/v2/pools/one?detailed=true")
-    masked = {"password": "***", "api_key": "***", "mirror": "redis://***@host/1", "n": 3}
-    assert shown.json()["options"] == masked
-    await api.expect(200, "PATCH", "/v2/pools/one", {"options": {**masked, "n": 4}})
-    assert "hush" not in (await api.call("GET", "/v2/pools?detailed=true")).text
-
-
-async def test_a_servers_own_options_reach_only_pools_whose_driver_has_them(
-    make_api: MakeApi,
-) -> None:
-    async with make_api(**ADMIN, store_options={"coordination_url": "file:///tmp"}) as api:
-        document = {"uri": "mongodb://localhost:1/a", "weight": 1}
-        await api.expect(201, "PUT", "/v2/pools/one", document)
-
-
-async def test_a_second_pool_of_a_uri_is_told_which_has_it(pools: Pools) -> None:
-    await pools.make("one")
-    document = {"uri": pools.uri("one"), "weight": 1}
-    refused = await pools.api.expect(409, "PUT", "/v2/pools/two", document)
-    assert refused.json()["description"] == "The pool 'one' has this URI already."
-
-
 async def test_a_pool_does_not_become_one_of_another_drivers_capabilities(pools: Pools) -> None:
     api = pools.api
     await pools.make("one")
@@ -151,6 +128,11 @@ async def test_a_flavor_shows_what_its_pools_can_and_they_show_it(pools: Pools) 
     api = pools.api
     await pools.make("one")
     await pools.make("two")
+
+    async def flavor_of(pool: str) -> str | None:
+        found: str | None = (await api.call("GET", f"/v2/pools/{pool}")).json()["flavor"]
+        return found
+
     await api.expect(201, "PUT", "/v2/flavors/fast", {"pool_list": ["one"], "capabilities": {}})
     shown = {
         "href": "/v2/flavors/fast",
@@ -159,14 +141,17 @@ async def test_a_flavor_shows_what_its_pools_can_and_they_show_it(pools: Pools) 
         "capabilities": ["FIFO", "CLAIMS", "DURABILITY", "HIGH_THROUGHPUT"],
     }
     assert (await api.call("GET", "/v2/flavors/fast")).json() == shown
-    assert (await api.call("GET", "/v2/pools/one")).json()["flavor"] == "fast"
+    assert await flavor_of("one") == "fast"
     await api.expect(200, "PATCH", "/v2/flavors/fast", {"pool_list": ["two"]})
-    assert (await api.call("GET", "/v2/pools/one")).json()["flavor"] is None
-    assert (await api.call("GET", "/v2/pools/two")).json()["flavor"] == "fast"
+    assert (await flavor_of("one"), await flavor_of("two")) == (None, "fast")
     await api.call("PATCH", "/v2/pools/two", {"weight": 3})
-    assert (await api.call("GET", "/v2/pools/two")).json()["flavor"] == "fast"
+    assert await flavor_of("two") == "fast"
+    await api.expect(200, "PATCH", "/v2/flavors/fast", {"pool_list": ["one", "two"]})
+    await api.expect(204, "DELETE", "/v2/pools/one")
+    await api.expect(403, "DELETE", "/v2/pools/two", title="Unable to delete")
+    assert (await api.call("GET", "/v2/flavors/fast")).json()["pool_list"] == ["two"]
     await api.expect(204, "DELETE", "/v2/flavors/fast")
-    assert (await api.call("GET", "/v2/pools/two")).json()["flavor"] is None
+    assert await flavor_of("two") is None
 
 
 async def test_a_flavor_of_another_project_keeps_its_pools(pools: Pools) -> None:
@@ -185,20 +170,14 @@ async def test_a_flavor_of_another_project_keeps_its_pools(pools: Pools) -> None
     assert (await api.call("GET", "/v2/pools/two")).json()["flavor"] == "fast"
 
 
-async def test_the_last_pool_of_a_flavor_can_not_be_deleted(pools: Pools) -> None:
-    await pools.make("one")
-    await pools.make("two")
-    await pools.api.call("PUT", "/v2/flavors/fast", {"pool_list": ["one", "two"]})
-    await pools.api.expect(204, "DELETE", "/v2/pools/one")
-    await pools.api.expect(403, "DELETE", "/v2/pools/two", title="Unable to delete")
-    assert (await pools.api.call("GET", "/v2/flavors/fast")).json()["pool_list"] == ["two"]
-
-
 async def test_a_queue_lies_in_a_pool_and_its_messages_with_it(pools: Pools) -> None:
+    """It stays where it was put first, until it is deleted."""
     api = pools.api
     await pools.make("one")
     await api.post({"body": 1}, {"body": 2})
     assert await pools.holds("one", api.queue)
+    await api.call("PATCH", "/v2/pools/one", {"weight": 0})
+    await pools.make("two")
     (first,) = await api.claim(1)
     assert first["body"] == 1
     assert [one["body"] for one in await api.browse()] == [2]
@@ -207,8 +186,12 @@ async def test_a_queue_lies_in_a_pool_and_its_messages_with_it(pools: Pools) -> 
     assert (stats["claimed"], stats["free"]) == (1, 1)
     await api.expect(204, "DELETE", first["href"])
     assert (await api.call("DELETE", "messages?pop=1")).json()["messages"][0]["body"] == 2
+    await api.post({"body": 3})
+    assert await pools.holds("one", api.queue)
     await api.expect(204, "DELETE", "")
     assert not await pools.holds("one", api.queue)
+    await api.post({"body": 4})
+    assert [one["body"] for one in await api.browse()] == [4]
 
 
 async def test_without_a_pool_that_fits_the_servers_own_store_serves(pools: Pools) -> None:
@@ -223,17 +206,6 @@ async def test_without_a_pool_that_fits_the_servers_own_store_serves(pools: Pool
     await api.call("PATCH", "/v2/pools/one", {"weight": 0})
     await api.call("PUT", "/v2/queues/other")
     assert not await pools.holds("one", "other")
-
-
-async def test_a_queue_stays_where_it_was_put_first(pools: Pools) -> None:
-    api = pools.api
-    await pools.make("one")
-    await api.post({"body": 1})
-    await api.call("PATCH", "/v2/pools/one", {"weight": 0})
-    await pools.make("two")
-    await api.post({"body": 2})
-    assert await pools.holds("one", api.queue)
-    assert [one["body"] for one in await api.browse()] == [1, 2]
 
 
 async def test_weights_share_out_new_queues(pools: Pools) -> None:
@@ -296,18 +268,6 @@ async def test_a_dead_letter_queue_in_another_pool_is_refused(pools: Pools) -> N
     assert await pools.holds("two", "in-two")
 
 
-async def test_a_queue_made_again_is_found_and_the_place_of_one_that_is_not_is_forgotten(
-    pools: Pools,
-) -> None:
-    api = pools.api
-    await pools.make("one")
-    await api.post({"body": 1})
-    await api.call("DELETE", "")
-    await api.post({"body": 2})
-    assert [one["body"] for one in await api.browse()] == [2]
-    assert await pools.holds("one", api.queue)
-
-
 async def test_a_pool_that_is_away_is_503_and_the_others_serve(pools: Pools) -> None:
     api = pools.api
     away = {"uri": "redis://127.0.0.1:1/0", "weight": 1}
@@ -347,16 +307,10 @@ async def test_a_queue_with_a_history_lies_in_the_servers_own_store(
         await api.expect(201, "PUT", in_pool)
         says = "_done_retention can't be set"
         await api.set("_done_retention", 60, in_pool, status=400, says=says)
-
-
-async def test_a_history_is_refused_where_the_store_can_keep_none(
-    make_api: MakeApi, tmp_path: Path
-) -> None:
     async with make_api(**ADMIN, management_store=f"embedded:{tmp_path}/records") as api:
-        await Pools(api, tmp_path).make("one")
-        refused = await api.call("PUT", "", {"_done_retention": 60})
-        assert refused.status_code == 400
-        assert "_done_retention can't be set: no pool that fits" in refused.json()["description"]
+        await Pools(api, tmp_path).make("two")
+        says = "_done_retention can't be set: no pool that fits"
+        await api.expect(400, "PUT", "", {"_done_retention": 60}, says=says)
 
 
 async def test_filters_and_priorities_work_within_a_pool(pools: Pools) -> None:
@@ -394,27 +348,22 @@ async def test_what_a_pool_can_not_do_is_refused(pools: Pools) -> None:
 
 
 @pytest.mark.parametrize("is_sealed", [False, True], ids=["clear", "sealed"])
-@pytest.mark.parametrize("name", ["a b", "é", "a\r\nX-Evil: 1", "50%", "a?b#c", "a:b", "\0", 'a"b'])
 async def test_a_name_may_have_any_characters(
-    make_api: MakeApi, tmp_path: Path, name: str, is_sealed: bool
+    make_api: MakeApi, tmp_path: Path, is_sealed: bool
 ) -> None:
     """Also a line break, which no header may hold, and what a sealed record is made of."""
-    (tmp_path / "keys").write_text("one:" + base64.b64encode(b"1" * 32).decode())
-    key = {"encryption_key_file": tmp_path / "keys"} if is_sealed else {}
+    key = {"encryption_key_file": EVERY_ROUTE["encryption_key_file"]} if is_sealed else {}
+    names = ["a b", "é", "a\r\nX-Evil: 1", "50%", "a?b#c", "a:b", "\0", 'a"b']
     async with make_api(**ADMIN, **key) as api:
-        await check_name(Pools(api, tmp_path), name)
-
-
-async def check_name(pools: Pools, name: str) -> None:
-    """Make a pool of a name, and a flavor, and read both."""
-    api = pools.api
-    path = f"/v2/pools/{quote(name, safe='')}"
-    made = await api.call("PUT", path, {"uri": pools.uri("any"), "weight": 1})
-    assert (made.status_code, made.headers["Location"]) == (201, path)
-    assert "X-Evil" not in made.headers
-    shown = (await api.call("GET", made.headers["Location"])).json()
-    assert (shown["name"], shown["href"]) == (name, path)
-    flavor = path.replace("pools", "flavors")
-    made = await api.call("PUT", flavor, {"pool_list": [name]})
-    assert (made.status_code, made.headers["Location"]) == (201, flavor)
-    assert (await api.call("GET", flavor)).json()["href"] == flavor
+        for number, name in enumerate(names):
+            path = f"/v2/pools/{quote(name, safe='')}"
+            pool = {"uri": f"embedded:{tmp_path}/{number}", "weight": 1}
+            made = await api.expect(201, "PUT", path, pool)
+            assert made.headers["Location"] == path
+            assert "X-Evil" not in made.headers
+            shown = (await api.call("GET", made.headers["Location"])).json()
+            assert (shown["name"], shown["href"]) == (name, path)
+            flavor = path.replace("pools", "flavors")
+            made = await api.expect(201, "PUT", flavor, {"pool_list": [name]})
+            assert made.headers["Location"] == flavor
+            assert (await api.call("GET", flavor)).json()["href"] == flavor

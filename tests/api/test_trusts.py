@@ -44,23 +44,28 @@ async def left(keystone: Keystone, count: int) -> None:
     await until(lambda: keystone.state.trusts, lambda trusts: len(trusts) == count)
 
 
-@pytest.mark.parametrize("end", ["delete", "purge", "another subscriber"])
+@pytest.mark.parametrize(
+    ("end", "document"),
+    [
+        ("DELETE {own}", None),
+        ("POST purge", {"resource_types": ["subscriptions"]}),
+        ("PATCH {own}", {"subscriber": "http://receiver.example:8080/"}),
+        ("PATCH {own}", {"ttl": 7_200}),  # it needs another one
+    ],
+)
 async def test_a_trust_ends_with_its_subscription(
-    make_api: MakeApi, keystone: Keystone, caplog: pytest.LogCaptureFixture, end: str
+    make_api: MakeApi, keystone: Keystone, caplog: pytest.LogCaptureFixture, end: str, document: Any
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    async with make_api(**settings(keystone)) as api:
+    async with make_api(**settings(keystone, quotas={"subscriptions": 1})) as api:
         made = await subscribe(api, keystone)
         (trust,) = keystone.state.trusts
-        if end == "delete":
-            answer = await api.call("DELETE", f"subscriptions/{made}")
-        elif end == "purge":
-            answer = await api.call("POST", "purge", {"resource_types": ["subscriptions"]})
-        else:
-            document = {"subscriber": "http://receiver.example:8080/"}
-            answer = await api.call("PATCH", f"subscriptions/{made}", document)
-        assert answer.status_code == 204
-        await left(keystone, 0)
+        await subscribe(api, keystone, f"{HOOK}/more", status=403)  # which leaves none
+        await left(keystone, 1)
+        method, path = end.format(own=f"subscriptions/{made}").split(" ")
+        await api.expect(204, method, path, document)
+        await left(keystone, int("ttl" in (document or {})))
+        assert trust not in keystone.state.trusts
     told = "\n".join([caplog.text, *(str(vars(one)) for one in caplog.records)])
     assert trust not in told
 
@@ -108,25 +113,6 @@ async def test_a_trust_that_keystone_fails_at_keeps_no_other(
         api.advance(600)
         await left(keystone, 1)
         keystone.state.failing_trust = ""
-        await left(keystone, 0)
-
-
-async def test_another_ttl_needs_another_trust_and_ends_the_old_one(
-    make_api: MakeApi, keystone: Keystone
-) -> None:
-    async with make_api(**settings(keystone)) as api:
-        made = await subscribe(api, keystone)
-        (old,) = keystone.state.trusts
-        await api.expect(204, "PATCH", f"subscriptions/{made}", {"ttl": 7200})
-        await left(keystone, 1)
-        assert old not in keystone.state.trusts
-
-
-async def test_a_subscription_that_is_refused_leaves_no_trust(
-    make_api: MakeApi, keystone: Keystone
-) -> None:
-    async with make_api(**settings(keystone, quotas={"subscriptions": 0})) as api:
-        await subscribe(api, keystone, status=403)
         await left(keystone, 0)
 
 
