@@ -79,6 +79,15 @@ class Wire(asyncio.Transport):
         return 0
 
 
+def _connected(app: Any = None) -> tuple[HttpConnection, Wire]:
+    """Make a connection to an application."""
+    settings = load(environment={}, overrides={"store": "memory://"})
+    wire = Wire()
+    connection = connections_of(app or create_app(settings), settings)(None, ServerState())
+    connection.connection_made(wire)
+    return connection, wire
+
+
 def _begun() -> tuple[HttpConnection, Wire]:
     """Make a connection on which a known head has come, and a part of its body."""
     app: Any = Answering(Response(200, b""))
@@ -117,11 +126,8 @@ async def test_a_body_that_goes_on_behind_an_unread_answer_is_not_gathered() -> 
 @pytest.mark.parametrize(("first", "answer"), [(b"\x81", b"\x81~"), (b"\x89", b"\x8a\x00")])
 async def test_tens_of_thousands_of_frames_hold_up_nobody(first: bytes, answer: bytes) -> None:
     """Texts that are no requests, and pings: they are read and answered in many turns."""
-    settings = load(environment={}, overrides={"store": "memory://"})
-    wire, frames = Wire(), 10_000
-    connection = connections_of(create_app(settings), settings)(None, ServerState())
-    connection.connection_made(wire)
-    frame = first + b"\x80\0\0\0\0"
+    connection, wire = _connected()
+    frame, frames = first + b"\x80\0\0\0\0", 10_000
     connection.data_received(request("GET", "/v2/ws", headers=UPGRADE) + frame)
     assert wire.written.startswith(b"HTTP/1.1 101 ")
     wire.protocol.data_received(frame * (frames - 1))
@@ -137,9 +143,7 @@ async def test_tens_of_thousands_of_frames_hold_up_nobody(first: bytes, answer: 
 
 async def test_a_socket_that_begins_behind_an_answer_is_read_on() -> None:
     """Its handshake came in two parts, before what was asked for first was answered."""
-    settings = load(environment={}, overrides={"store": "memory://"})
-    connection, wire = connections_of(create_app(settings), settings)(None, ServerState()), Wire()
-    connection.connection_made(wire)
+    connection, wire = _connected()
     handshake = request("GET", "/v2/ws", headers=UPGRADE)
     for part in (request("GET", "/openapi.json"), handshake[:30], handshake[30:]):
         connection.data_received(part)
@@ -154,11 +158,9 @@ async def test_what_fails_beside_the_routes_is_answered_too(path: str) -> None:
     async def fails(*_: object) -> Any:
         raise LookupError(path)
 
-    settings = load(environment={}, overrides={"store": "memory://"})
-    app = create_app(settings)
+    app = create_app(load(environment={}, overrides={"store": "memory://"}))
     app.page = app.describe = fails
-    connection, wire = connections_of(app, settings)(None, ServerState()), Wire()
-    connection.connection_made(wire)
+    connection, wire = _connected(app)
     connection.data_received(request("GET", path))
     await until(lambda: wire.written != b"")
     connection.connection_lost(None)

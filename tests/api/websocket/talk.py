@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
 import msgspec
+from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from tests.server import ServerProcess
@@ -66,6 +67,15 @@ class Talk:
         """Read a frame's document."""
         data = self.socket.recv(timeout)
         return msgspec.msgpack.decode(data) if isinstance(data, bytes) else json.loads(data)
+
+    def end(self) -> tuple[int, str] | None:
+        """Read until the server ends the connection; answer its code and reason, if any came."""
+        try:
+            while True:
+                self.read(30)
+        except ConnectionClosed as closed:
+            said = closed.rcvd
+        return None if said is None else (said.code, said.reason)
 
     def answer(self) -> Answer:
         """Read an answer; it has the form of its request."""
