@@ -17,7 +17,11 @@ DIGEST_SIZE = 16
 
 
 class Copy(Struct, frozen=True, gc=False):
-    """One more queue that receives a message by its filter (FAN_OUT): an entry of its own."""
+    """One more queue that receives a message by its filter (FAN_OUT): an entry of its own.
+
+    A post that names the version of its queue's record makes none in a queue without a record,
+    which was dropped since it was chosen.
+    """
 
     queue: QueueRef
     ttl_ms: int

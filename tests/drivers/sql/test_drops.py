@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.drivers.store import HOUR, OTHER, QUEUE
+from tests.drivers.store import HOUR, OTHER, QUEUE, THIRD
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import QueueChanged
-from zaqar_lite.domain.models import StoreOptions
+from zaqar_lite.domain.models import ListQuery, StoreOptions
 from zaqar_lite.domain.posts import Copy, NewMessage
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
@@ -75,3 +75,22 @@ async def test_no_copy_of_a_large_post_outlives_a_queue_that_is_dropped_meanwhil
     await messages.sweep(1_000)
     assert (await messages.stats(QUEUE)).total == 5_000
     await messages.purge(QUEUE)
+
+
+@pytest.mark.parametrize("count", [1, 1_000])
+async def test_no_copy_makes_a_queue_again_that_was_dropped_since_it_was_chosen(
+    count: int, stores: Stores
+) -> None:
+    messages, management = stores
+    new = [NewMessage(b"1", HOUR, copies=tuple(Copy(to, HOUR, 0, 100) for to in (OTHER, THIRD)))]
+    record, _ = await management.create_queue(QUEUE, {}, max_queues=9)
+    for receiver in (OTHER, THIRD):
+        await management.create_queue(receiver, {}, max_queues=9)
+    await messages.purge(OTHER, forget=True)
+    await messages.post(QUEUE, new * count, client_id="producer", version=record.version)
+    found = [(await messages.stats(one)).total for one in (QUEUE, OTHER, THIRD)]
+    assert found == [count, 0, count]
+    assert OTHER not in [ref async for ref in messages.nonempty_queues()]
+    await messages.purge(THIRD)
+    page = await messages.list_messages(QUEUE, ListQuery(limit=1))
+    assert [one.body for one in page.messages] == [b"1"]

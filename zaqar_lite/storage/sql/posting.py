@@ -12,8 +12,9 @@ import asyncio
 import json
 import logging
 from collections import Counter, defaultdict, deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 import msgspec
 from msgspec import Struct
@@ -164,17 +165,17 @@ async def post(  # noqa: PLR0917 - as the seam has it
 
 
 async def _turn(db: Database, ref: QueueRef) -> None:
-    """Wait until nothing of several steps is done to a queue, and no post is cut short."""
+    """Wait until no large post and no drop is under way in a queue; finish those cut short."""
     while (busy := db.busy.get(ref)) is not None or db.unfinished:
         if busy is not None:
             await asyncio.wait({busy})
-        else:  # what there is of a post must be there before others look
+        else:  # a post that was cut short comes before later ones
             await finish_posts(db)
 
 
 @asynccontextmanager
 async def alone(db: Database, ref: QueueRef) -> AsyncIterator[None]:
-    """Let posts to a queue wait during the block, behind which no part of an earlier one comes."""
+    """Run the block while no post to a queue is under way; those that come meanwhile wait."""
     await _turn(db, ref)
     over = db.busy[ref] = asyncio.get_running_loop().create_future()
     try:
@@ -217,9 +218,13 @@ def _post_at_once(db: Database, wanted: Post) -> Sequence[Posted] | None:
     if wanted.keys and (known := _known(db, found, wanted, now)) is not None:
         return known
     db.check_growth()
-    plan = Plan() if wanted.keys else Plan(list(wanted.messages))
+    messages = wanted.messages
+    if wanted.brings:
+        has_record = partial(_has_record, db, wanted)
+        messages = [_for_queues(message, has_record) for message in messages]
+    plan = Plan() if wanted.keys else Plan(list(messages))
     if wanted.keys:
-        _plan(db, wanted.ref, plan, wanted.messages, 0, now)
+        _plan(db, wanted.ref, plan, messages, 0, now)
     _check_limits(db, found, wanted, plan, now)
     queue = db.make_queue(wanted.ref) if found is None else found
     ids = _store(db, queue, plan.new, wanted, now_us)
@@ -290,7 +295,11 @@ def _accept(
     large = LargePost(db, head, parts)
     if db.place.syncs and not db.is_post_whole:
         large.number = db.take_number()
-    added = [(db.make_queue(ref), count) for ref, count in _added(wanted, plan.new)]
+    added = [
+        (db.make_queue(ref), count)
+        for ref, count in _added(wanted, plan.new)
+        if ref == wanted.ref or _has_record(db, wanted, ref)
+    ]
     for queue, count in added:  # nothing is refused any more
         large.reserve(queue, count)
     return large
@@ -370,7 +379,11 @@ def _enter_part(db: Database, large: LargePost) -> None:
     large.check(db)
     post, messages, now_us = large.head.post, large.parts[0], db.clock.now_us()
     if post.brings:
-        messages = [_without_dropped(db, large, message) for message in messages]
+
+        def is_same(ref: QueueRef) -> bool:
+            return db.queue(ref) in large.reserved
+
+        messages = [_for_queues(message, is_same) for message in messages]
     ids = _store(db, db.make_queue(post.ref), messages, post, now_us)
     if large.number:
         db.execute(
@@ -384,9 +397,17 @@ def _enter_part(db: Database, large: LargePost) -> None:
         large.reserve(db.make_queue(ref), -count)
 
 
-def _without_dropped(db: Database, large: LargePost, message: NewMessage) -> NewMessage:
-    """A message without its copies for queues that were dropped meanwhile, and are others now."""
-    copies = tuple(one for one in message.copies if db.queue(one.queue) in large.reserved)
+def _has_record(db: Database, wanted: Post, ref: QueueRef) -> bool:
+    """Whether a queue for copies is still there, where this store keeps the queues' records."""
+    if wanted.version is None:
+        return True
+    queue = db.queue(ref)
+    return queue is not None and queue.version > 0
+
+
+def _for_queues(message: NewMessage, is_kept: Callable[[QueueRef], bool]) -> NewMessage:
+    """A message without its copies for queues that were dropped since they were chosen."""
+    copies = tuple(one for one in message.copies if is_kept(one.queue))
     return message if copies == message.copies else replace(message, copies=copies)
 
 
