@@ -284,6 +284,33 @@ def test_an_import_that_fails_stores_nothing_and_is_done_again(tmp_path: Path) -
     assert main(["store", "check", str(directory)]) == 0
 
 
+def test_an_import_that_is_killed_once_all_is_stored_is_not_stored_twice(
+    directory: Path, tmp_path: Path
+) -> None:
+    """It had no time to say so; then it is run again."""
+    file, target = tmp_path / "export.jsonl", tmp_path / "target"
+    assert run("export", directory, file).returncode == 0
+    code = (
+        "import os, sys; from zaqar_lite.store import commands\n"
+        "async def load(*given):\n"
+        "    await real(*given); os.kill(os.getpid(), 9)\n"
+        "real, commands.load = commands.load, load\n"
+        "from zaqar_lite.cli import main; main(sys.argv[1:])"
+    )
+    words = [sys.executable, "-c", code, "store", "import", str(target), str(file)]
+    assert subprocess.run(words, check=False, timeout=60).returncode == -9
+    stored = [one.id for one in on(target, listed(QUEUE))]
+    assert stored
+    again = run("import", target, file)
+    assert again.returncode == 2
+    assert b"This file is in the store already" in again.stderr
+    assert [one.id for one in on(target, listed(QUEUE))] == stored
+    with file.open("a", encoding="utf-8") as more:
+        more.write("\n")
+    assert run("import", target, file).returncode == 0
+    assert len(on(target, listed(QUEUE))) == 2 * len(stored)
+
+
 MESSAGE = {"created_at": 3_000_000_000_000, "expires_at": 4_000_000_000_000, "ttl_ms": 1}
 ORIGIN = {
     "source": "orders", "moved_at": 1, "claim_count": 1,
@@ -397,8 +424,8 @@ def test_an_import_counts_filters_with_those_of_the_store(
 ) -> None:
     assert "Line 102" in refused(filtered(101), tmp_path, capsys)
     file, directory = tmp_path / "export.jsonl", tmp_path / "data"
-    file.write_text(filtered(100), encoding="utf-8")
-    for _ in range(2):  # the second time they are there
+    for end in ("", "\n"):  # the second time they are there
+        file.write_text(filtered(100) + end, encoding="utf-8")
         assert main(["store", "import", str(directory), str(file)]) == 0
     file.write_text(HEAD + queue("more", {"_filter": "TRUE"}), encoding="utf-8")
     assert main(["store", "import", str(directory), str(file)]) == 2

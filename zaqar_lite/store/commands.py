@@ -131,11 +131,9 @@ def run_export(arguments: argparse.Namespace) -> None:
 
 def run_import(arguments: argparse.Namespace) -> None:
     """Read JSON lines into a store, which is made where there is none."""
-    if is_slatedb(arguments.store):
-        engine = create_engine(arguments.store)
-        database: Database = OpenDataDatabase(engine, Clock(), StoreOptions())
-    else:
-        database = Database(place_of(arguments.store), Clock(), StoreOptions())
+    store, made = arguments.store, (Clock(), StoreOptions())
+    engine = create_engine(store) if is_slatedb(store) else None
+    database = OpenDataDatabase(engine, *made) if engine else Database(place_of(store), *made)
     # The address is no matter of an import, which listens nowhere.
     settings = load_settings(
         environment=os.environ, config=arguments.config, overrides={"host": "localhost"}
@@ -144,8 +142,8 @@ def run_import(arguments: argparse.Namespace) -> None:
     async def work() -> tuple[int, int]:
         await database.open()
         try:
-            if isinstance(database, OpenDataDatabase):  # not before, since reads wait as long
-                database.engine.patience = _PATIENCE
+            if engine is not None:  # not before, since reads wait as long
+                engine.patience = _PATIENCE
             return await load(database, file, settings)
         finally:
             await database.close()
@@ -154,7 +152,6 @@ def run_import(arguments: argparse.Namespace) -> None:
         source: int | str = 0 if arguments.file == "-" else arguments.file
         with open(source, "rb", closefd=source != 0) as given:
             shutil.copyfileobj(given, file)
-        file.seek(0)
         queues, messages = asyncio.run(work())
     print(f"imported {messages} messages into {queues} queues")
 

@@ -12,11 +12,13 @@ ends: its claim does not exist in the new store, and its claimant may have finis
 idempotency keys, which hold ids, stay behind.
 """
 
+import hashlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from io import BufferedIOBase
 from itertools import groupby, islice
-from typing import Annotated, Any, BinaryIO, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import apsw
 from msgspec import Meta, MsgspecError, Struct, structs
@@ -27,7 +29,7 @@ from zaqar_lite.api.request import Refused
 from zaqar_lite.domain import metadata as metadata_rules
 from zaqar_lite.domain.attempts import MAX_ATTEMPTS, Attempt, Ended
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import Invalid, LimitReached
+from zaqar_lite.domain.errors import Conflict, Invalid, LimitReached
 from zaqar_lite.domain.ids import new_message_id
 from zaqar_lite.domain.limits import MAX_PROJECT_ID
 from zaqar_lite.domain.models import MAX_RECORD, Message, Origin, QueueRef, StoreOptions
@@ -37,7 +39,7 @@ from zaqar_lite.settings import Settings
 from zaqar_lite.storage.registry import create_stores
 from zaqar_lite.storage.sql import records
 from zaqar_lite.storage.sql.database import Database
-from zaqar_lite.storage.sql.importing import Arrival, enter
+from zaqar_lite.storage.sql.importing import Arrival, enter, is_first
 from zaqar_lite.storage.sql.records import _create as create_queue
 
 _HEAD = {"format": "zaqar-lite", "version": 1}
@@ -157,9 +159,10 @@ def _message(project: str, queue: str, row: Sequence[Any]) -> _Message:
     return _Message(*[project, queue, *fields, ended, priority, client, named, moved])
 
 
-def parse(file: BinaryIO) -> Iterator[tuple[int, _Line]]:
+def parse(file: BufferedIOBase) -> Iterator[tuple[int, _Line]]:
     """Read and check the lines of an export. Raises Invalid: names the line that is wrong."""
     number = 1
+    file.seek(0)
     try:
         if decode(file.readline().strip() or b"null") != _HEAD:
             raise ValueError(f"the file must begin with {encode(_HEAD).decode()}")
@@ -174,11 +177,12 @@ def _refused(number: int, why: object) -> Invalid:
     return Invalid(f"Line {number} can't be imported: {str(why).rstrip('.')}. Nothing was stored.")
 
 
-async def load(db: Database, file: BinaryIO, settings: Settings) -> tuple[int, int]:
+async def load(db: Database, file: BufferedIOBase, settings: Settings) -> tuple[int, int]:
     """Store what `export` wrote, all of it in one step; answer how many queues and messages.
 
-    A queue that exists keeps its metadata, and a record its value. Raises Invalid: names the line
-    that is wrong; nothing was stored; Unavailable: writing failed, and nothing was stored.
+    A queue that exists keeps its metadata, and a record its value. Raises, and stores nothing:
+    Invalid: names the line that is wrong; Conflict: this file was stored within a day, by a call
+    that may have been killed before it said so; Unavailable: writing failed.
     """
     queues, messages, known = 0, 0, await _queues_of(db, settings)
     for number, line in parse(file):
@@ -190,13 +194,15 @@ async def load(db: Database, file: BinaryIO, settings: Settings) -> tuple[int, i
                 # What is asked of every document: its depth, and numbers of 64 bits.
                 text = json.dumps(line.queue.metadata, ensure_ascii=False)
                 documents.parse_object(text.encode())
-                await known.create(_ref(line.queue), metadata_rules.visible(line.queue.metadata))
+                ref = QueueRef(line.queue.project, line.queue.name)
+                await known.create(ref, metadata_rules.visible(line.queue.metadata))
             except Refused as exc:
                 raise _refused(number, exc.description or exc.title) from exc
             except (Invalid, LimitReached, ValueError) as exc:
                 raise _refused(number, exc) from exc
     file.seek(0)
-    await db.write(_store, file)
+    digest = hashlib.file_digest(file, "sha256").hexdigest()
+    await db.write(_store, file, digest)
     return queues, messages
 
 
@@ -211,20 +217,26 @@ async def _queues_of(db: Database, settings: Settings) -> Queues:
     return Queues(management, messages, policies, limits, encrypts=encrypts)
 
 
-def _ref(line: _Queue) -> QueueRef:
-    return QueueRef(line.project, line.name)
+def _store(db: Database, file: BufferedIOBase, digest: str) -> None:
+    if not is_first(db, "", f"import/{digest}", 0):
+        raise Conflict(
+            "This file is in the store already, since less than a day, and was not stored twice. "
+            "To store it once more nevertheless, add an empty line to it."
+        )
 
+    def queue_of(line: _Line) -> QueueRef | None:
+        message = line.message
+        return None if message is None else QueueRef(message.project, message.queue)
 
-def _store(db: Database, file: BinaryIO) -> None:
-    db.check_growth()
-    lines, chunks = (line for _, line in parse(file)), 0
-    for ref, group in groupby(lines, _queue_of):
+    chunks = 0
+    for ref, group in groupby((line for _, line in parse(file)), queue_of):
         while chunk := list(islice(group, _CHUNK)):
             if ref is not None:
                 enter(db, ref, [_arrival(db, line.message) for line in chunk if line.message])
             for line in chunk:
                 if line.queue is not None:
-                    create_queue(db, _ref(line.queue), line.queue.metadata, sys.maxsize)
+                    made = QueueRef(line.queue.project, line.queue.name)
+                    create_queue(db, made, line.queue.metadata, sys.maxsize)
                 elif line.record is not None:
                     _add_record(db, line.record)
             chunks += 1
@@ -232,27 +244,18 @@ def _store(db: Database, file: BinaryIO) -> None:
                 db.place.sync()
 
 
-def _queue_of(line: _Line) -> QueueRef | None:
-    """The queue that a line has a message of."""
-    message = line.message
-    return None if message is None else QueueRef(message.project, message.queue)
-
-
 def _add_record(db: Database, line: _Record) -> None:
     lasts = None if line.expires_at is None else line.expires_at - db.clock.now_ms()
-    is_live = lasts is None or lasts > 0
-    if is_live and records.find(db, line.kind, line.project, line.name) is None:
-        value = line.value.encode()
-        records.put(db, line.kind, line.project, line.name, value, ttl_ms=lasts)
+    if (lasts is None or lasts > 0) and not records.find(db, line.kind, line.project, line.name):
+        records.put(db, line.kind, line.project, line.name, line.value.encode(), ttl_ms=lasts)
 
 
 def _arrival(db: Database, line: _Message) -> Arrival:
     """A message as it enters; one that was claimed is delayed until its lease ends."""
-    new_id = new_message_id(db.clock.now_us())
     due = max(line.delayed_until or 0, line.claimed_until or 0)
     message = Message(
-        new_id, 0, line.body.encode(), line.ttl_ms, line.created_at, line.expires_at, 0, None,
-        line.claim_count, line.client_id, due, line.headers,
+        new_message_id(db.clock.now_us()), 0, line.body.encode(), line.ttl_ms, line.created_at,
+        line.expires_at, 0, None, line.claim_count, line.client_id, due, line.headers,
         line.origin, line.failure_count, line.parked_until,
         [Attempt(*structs.astuple(one)) for one in line.attempts],
     )  # fmt: skip

@@ -29,15 +29,24 @@ def import_messages(
     db: Database, ref: QueueRef, messages: Sequence[Message], source: str, number: int
 ) -> None:
     """Take in messages of another store, unless this call is a repeat; see the seam."""
-    name = f"{ref.name}/{source}"
-    known = records.find(db, _ADOPTED, ref.project, name)
-    if known is not None and int(known.value) >= number:
+    if not is_first(db, ref.project, f"{ref.name}/{source}", number):
         return
-    db.check_growth()
-    records.put(db, _ADOPTED, ref.project, name, str(number).encode(), ttl_ms=_ADOPTED_FOR_MS)
     now = db.clock.now_ms()
     live = [replace(one, parked_until=None) for one in messages if one.expires_at > now]
     enter(db, ref, list(map(Arrival, live)))
+
+
+def is_first(db: Database, project: str, source: str, number: int) -> bool:
+    """Note the number of what a source sends; False where that, or a later one, came within a day.
+
+    Raises Unavailable: there is no room for what the source sends.
+    """
+    known = records.find(db, _ADOPTED, project, source)
+    if known is not None and int(known.value) >= number:
+        return False
+    db.check_growth()
+    records.put(db, _ADOPTED, project, source, str(number).encode(), ttl_ms=_ADOPTED_FOR_MS)
+    return True
 
 
 def enter(db: Database, ref: QueueRef, arrivals: Sequence[Arrival]) -> None:
