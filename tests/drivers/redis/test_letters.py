@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.contract.pausing import pause_after, pause_before, stopped
-from tests.contract.subject import HOUR, MINUTE, SECOND, QueueUnderTest, bury, new
+from tests.contract.subject import HOUR, MINUTE, SECOND, QueueUnderTest, bury, extend, new
 from tests.contract.test_outbox_messages import arrived, with_note
 from tests.drivers.redis.inspection import check_queue, check_queues, keys_by_tag
 from tests.drivers.redis.steps import crash_before, exhaust, reject
@@ -122,6 +122,19 @@ async def test_a_registration_serves_for_five_seconds_and_no_longer(
         with pytest.raises(Unavailable):
             await reject(queue, target, "c")
     assert await target.bodies() == ["a", "b"]
+
+
+async def test_a_settlement_that_could_not_register_changes_nothing(
+    slotted: QueueUnderTest, client: Any
+) -> None:
+    queue, policy = slotted, RetryPolicy(slotted.named("dead").as_dead_letter_queue())
+    stays, letter = await queue.post("stays", "letter", ttl=HOUR)
+    claim_id, expiry = await queue.claim_id(2), keys_of(queue.ref).key("expiry")
+    before = client.zrange(expiry, 0, -1, withscores=True)
+    acts = [extend(stays, DAY), bury(letter)]
+    with crash_before("register"), pytest.raises(Unavailable):
+        await queue.stores.messages.settle(queue.ref, claim_id, acts, retries=policy)
+    assert client.zrange(expiry, 0, -1, withscores=True) == before
 
 
 async def test_letters_that_race_overtake_nobody(

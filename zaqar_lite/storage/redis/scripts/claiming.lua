@@ -201,20 +201,21 @@ operation('settle', ALWAYS, {version = true}, function()
     places[id] = i
   end
 
-  -- Deleted messages; rows of messages that are released or become dead letters (failing); and the new
-  -- lease ends of extended messages, by their places in `live`.
-  local gone, rows, extended, left_claim = nothing_gone(), {}, {}, {count = 0}
+  -- Deleted messages; rows of messages that are released or become dead letters (failing); positions and tracks of
+  -- extended messages, of whose leases the first ends at `first_end`.
+  local gone, rows, changes, left_claim = nothing_gone(), {}, {}, {count = 0}
   local moved, first_end, bytes = 0, nil, 0
 
-  local function extend(i, rest, what)
-    local until_when, lifetime = now + what.first, lifetime_of(live.tracks[i])
+  local function extend(i, track, what)
+    local until_when, lifetime, rest = now + what.first, lifetime_of(track), track:sub(T.claim_count)
     if struct.unpack('>I6', lifetime) < until_when then
       lifetime = struct.pack('>I6I5', until_when + what.second, what.first + what.second)
       raise(live.positions[i], until_when + what.second)
     end
     what[rest] = what[rest] or rest:sub(1, S.held_until - 1) .. struct.pack('>I6', until_when) .. rest:sub(S.claimed_at)
-    live.tracks[i] = lifetime .. what[rest]
-    extended[i] = until_when
+    changes[#changes + 1] = live.positions[i]
+    changes[#changes + 1] = lifetime .. what[rest]
+    first_end = math.min(first_end or until_when, until_when)
   end
 
   local function let_go_of(i, track, what)
@@ -245,7 +246,7 @@ operation('settle', ALWAYS, {version = true}, function()
       elseif what.act == 'X' and target == '' then
         return 'T'
       elseif what.act == 'E' then
-        extend(i, track:sub(T.claim_count), what)
+        extend(i, track, what)
       else
         let_go_of(i, track, what)
       end
@@ -264,16 +265,11 @@ operation('settle', ALWAYS, {version = true}, function()
     outcomes[n] = outcome_of(said[n], places[id])
   end
   if moved > 0 and not is_armed then
+    raised = {}
     arm()
     return {'arm', now}
   end
 
-  local changes = {}
-  for i, until_when in pairs(extended) do
-    changes[#changes + 1] = live.positions[i]
-    changes[#changes + 1] = live.tracks[i]
-    first_end = math.min(first_end or until_when, until_when)
-  end
   local letters = let_go(rows, held, gone, changes)
   local claim = call('HGET', claims, claim_id)
   if whole and first_end then

@@ -313,6 +313,13 @@ local function leave_held(positions)
   end
 end
 
+-- Take messages out of the indexes of their states, whichever these are.
+local function leave_all(positions)
+  apply('ZREM', ready, positions)
+  leave_delayed(positions)
+  leave_held(positions)
+end
+
 -- Let a claim hold only these positions, of whose leases the first ends at `soonest`; a claim
 -- ends with its last message.
 local function reduce_claim(id, claim, left, soonest)
@@ -550,9 +557,7 @@ local function expire(budget)
   end
   if #positions > 0 then
     local gone = {positions = positions, records = gather(messages, positions), tracks = tracks_of(positions)}
-    apply('ZREM', ready, positions)
-    leave_delayed(positions)
-    leave_held(positions)
+    leave_all(positions)
     forget(gone)
   end
   return #positions, #positions == budget or #positions < #found

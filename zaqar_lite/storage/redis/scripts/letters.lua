@@ -217,7 +217,7 @@ operation('move', ALWAYS, {whole = true}, function()
       .. ('\0'):rep(20)
   end
 
-  local outcomes, rows, positions, waiting_ones, bytes = {}, {}, {}, {}, 0
+  local outcomes, rows, positions, bytes = {}, {}, {}, 0
   for n, id in ipairs(wanted) do
     local i = places[id]
     local track = i and live.tracks[i]
@@ -234,14 +234,9 @@ operation('move', ALWAYS, {whole = true}, function()
       rows[#rows + 1] = {position = live.positions[i], track = track_of(i), reason = 'moved',
         record = live.records[i],
         back = true, until_when = delay > 0 and now + delay or 0, resets = ARGV[4] == '1'}
-      if struct.unpack('>I6', live.records[i], R.due) > 0 then
-        waiting_ones[#waiting_ones + 1] = live.positions[i]
-      end
     end
   end
-  apply('ZREM', ready, positions)
-  leave_held(positions) -- a message whose wait is over may still be among the held
-  leave_delayed(waiting_ones)
+  leave_all(positions) -- a message whose wait is over may still be among the held
   local gone = nothing_gone()
   local letters = set_aside(rows, gone)
   forget(gone)

@@ -182,34 +182,22 @@ operation('delete', ALWAYS, {whole = true}, function()
     named[ARGV[i]] = true
   end
   local found = locate_live(arguments(4 + count, #ARGV))
-  local positions, delayed, refused = found.positions, {}, {'refused'}
-  for i, position in ipairs(positions) do
-    local track = found.tracks[i]
-    if struct.unpack('>I6', found.records[i], R.due) > 0 then
-      delayed[#delayed + 1] = position
+  local refused = {'refused'}
+  for i, id in ipairs(ARGV[2] == 'held' and found.ids or {}) do
+    local track, reason = found.tracks[i], count > 0 and 'free'
+    if is_held(track) then
+      reason = not named[claim_of(track)] and 'claimed'
     end
-    if ARGV[2] == 'held' then
-      local reason = false
-      if is_held(track) then
-        reason = not named[claim_of(track)] and 'claimed'
-      else
-        reason = count > 0 and 'free'
-      end
-      if reason then
-        refused[#refused + 1] = found.ids[i]
-        refused[#refused + 1] = reason
-      end
+    if reason then
+      refused[#refused + 1] = id
+      refused[#refused + 1] = reason
     end
   end
   if #refused > 1 then
     return refused
   end
-  apply('ZREM', ready, positions)
-  leave_held(positions)
-  leave_claims(positions, found.tracks)
-  if #delayed > 0 then
-    leave_delayed(delayed)
-  end
+  leave_all(found.positions)
+  leave_claims(found.positions, found.tracks)
   forget(found)
   return {'ok'}
 end)
@@ -266,13 +254,7 @@ operation('stats', ALWAYS, {whole = true}, function()
     end
     shown[#shown + 1] = best and struct.pack('>I8', best)
   end
-  for _, source in ipairs({ready, lapsed}) do
-    local position = call('ZRANGE', source, 0, 0)[1]
-    if position then
-      shown[#shown + 1] = position
-      break
-    end
-  end
+  shown[#shown + 1] = call('ZRANGE', ready, 0, 0)[1] or call('ZRANGE', lapsed, 0, 0)[1]
   local records, is_whole = gather(messages, shown), true
   for i = 1, #shown do
     is_whole = is_whole and records[i] -- else somebody deleted the key: claims and expiry tidy up
