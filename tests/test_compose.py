@@ -112,6 +112,7 @@ def test_image_installs_an_extra_that_exists(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)  # it installs what builds, a minute beside a busy machine
 def test_wheel_builds_from_what_the_image_copies(tmp_path: Path) -> None:
     copies = [line.split()[1:] for line in dockerfile("zaqar") if line.startswith("COPY")]
     source = tmp_path / "src"
