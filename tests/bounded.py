@@ -22,6 +22,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from threading import Thread
 
 import httpx
 
@@ -69,12 +70,28 @@ async def measuring() -> AsyncIterator[Callable[[str, float], Awaitable[list[flo
     """Give a function that has `waited` run in a process of its own."""
     loop, spawn = asyncio.get_running_loop(), multiprocessing.get_context("spawn")
     project = f"measuring-{uuid.uuid4().hex[:8]}"
-    with ProcessPoolExecutor(1, spawn, initializer=os.setsid) as pool:  # so it keeps its priority
+    with ProcessPoolExecutor(1, spawn, initializer=_begin_measuring) as pool:
 
         def measured(url: str, seconds: float) -> Awaitable[list[float]]:
             return loop.run_in_executor(pool, waited, url, project, seconds)
 
         yield measured
+
+
+def _begin_measuring() -> None:
+    """Keep the priority that this process has, and end with the one that started it.
+
+    Its own queue never ends by itself, as it holds both ends of that.
+    """
+    os.setsid()
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 async def run(store: str, plan: Plan) -> None:
