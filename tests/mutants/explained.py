@@ -208,11 +208,6 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "2",
     ): "A row has cells that nothing uses.",
     (
-        "zaqar_lite/service/delivery/deliveries.py",
-        "_AT_ONCE = 20",
-        "21",
-    ): "How many notes one step takes; the next step takes the others.",
-    (
         "zaqar_lite/service/pooling/drain.py",
         "_LEASE_MS = 10_000",
         "10001",

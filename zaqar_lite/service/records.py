@@ -24,6 +24,7 @@ from zaqar_lite.domain.errors import (
     ZaqarLiteError,
 )
 from zaqar_lite.domain.models import QueueRecord, Record, RecordBound
+from zaqar_lite.domain.yielding import Slices
 from zaqar_lite.storage.management import ManagementStore
 
 P = ParamSpec("P")
@@ -35,8 +36,6 @@ PREFIX = b'"\\u0001sealed:1:'
 """How what is sealed begins, so that no reader takes it for what was stored."""
 _READ_AT_ONCE = 100
 """Records that are read together: of the largest, which have 64 KiB, that takes 3 ms."""
-_DECODED_AT_ONCE = 65_536
-"""Bytes of records that are decoded in one step: about a millisecond."""
 
 
 def retried(
@@ -281,22 +280,19 @@ class Kind(Generic[T]):
 
         Clients take an empty page for the end of a list, so records are read until the page is
         full or the list ends. The names begin with `prefix`, which `after` leaves out. What is
-        sealed is opened; a damaged record is left out. Others have their turn after each 64 KiB.
+        sealed is opened; a damaged record is left out. Others have their turn in between.
         """
         found: list[T] = []
         first, size = (project, prefix + (after or "")), limit or _READ_AT_ONCE
         if keep is not None:
             size = max(size, _READ_AT_ONCE)
-        decoded = 0
+        slices = Slices()
         async for record in all_records(
             self.management, self.name, project, after=first, page_size=size
         ):
             if not record.name.startswith(prefix):
                 break
-            decoded += len(record.value)
-            if decoded >= _DECODED_AT_ONCE:
-                decoded = 0
-                await asyncio.sleep(0)
+            await slices.next_turn()
             values = [self.decode(one) for one in await self.management.opened((record,))]
             found += values if keep is None else filter(keep, values)
             if len(found) == limit:

@@ -150,7 +150,7 @@ _LONGEST_ATTEMPT = 25.0
 """Seconds. A mail server may be slow at each command, and many may wait for a trust's token."""
 _MAX_RETRY_AFTER = 3_600.0
 _LARGE = 16_384
-"""Bytes of a payload from which on it is signed in a turn: a message may go to 200 subscribers."""
+"""Bytes of a payload that is copied and signed in a turn: a message may go to 200 subscribers."""
 _TOKEN = b'"$zaqar_message$"'
 _MOST_REPEATED = 1_048_576
 """Bytes that a notification may take up in a request where `post_data` has several places for it.
@@ -301,9 +301,9 @@ class DeliverySender:
         transport = self.transports.get(subscription.subscriber.partition(":")[0].lower())
         if transport is None:
             return Answer(error="this server does not deliver to this scheme", refused=True)
-        body = await self.payload(delivery)
-        if len(body) >= _LARGE:
+        if len(delivery.payload) >= _LARGE:
             await next_turn()
+        body = await self.payload(delivery)
         options, headers = subscription.options, {}
         if queue_in(subscription.subscriber) is None:
             post_data = options.get("post_data")

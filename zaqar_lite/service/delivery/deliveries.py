@@ -69,8 +69,6 @@ _AGAIN_MS = 10_000
 """How long after a failure an ordered queue is worked on again, at most."""
 _SKEW_MS = 10_000
 """How far the clocks of servers may be apart."""
-_AT_ONCE = 20
-"""Deliveries of a message that begin in one round of the event loop."""
 
 KIND = "ordered"
 """The kind of the records of ordered queues that somebody works on."""
@@ -315,8 +313,7 @@ class Deliveries:
             is_queue = queue_in(one.subscriber) is not None
             delivery = due.to(one.id, forwarded if is_queue else payload)
             if is_queue or wait <= 0:
-                rounds = len(first) // _AT_ONCE
-                first.append(self._deliver_fresh(delivery, one, policy, after=rounds))
+                first.append(self._deliver_fresh(delivery, one, policy))
             else:
                 later.append((delivery, wait))
         again = await asyncio.gather(*first)
@@ -409,15 +406,9 @@ class Deliveries:
         return entry
 
     async def _deliver_fresh(
-        self, delivery: Delivery, subscription: Subscription, policy: object, *, after: int = 0
+        self, delivery: Delivery, subscription: Subscription, policy: object
     ) -> tuple[Delivery, float] | None:
-        """Attempt one of a message's deliveries; when it fails, the others are not repeated.
-
-        It begins after so many rounds of the event loop, because a post to a queue in this process
-        waits for nothing.
-        """
-        for _ in range(after):
-            await asyncio.sleep(0)
+        """Attempt one of a message's deliveries; when it fails, the others are not repeated."""
         with LoggedErrors("a delivery, which is tried again"):
             return await self._deliver(delivery, subscription, policy, is_fresh=True)
         return delivery, LEASE_MS / 1000

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import TooMany, Unauthenticated, ZaqarLiteError
 from zaqar_lite.domain.identity import Principal
+from zaqar_lite.domain.yielding import Slices
 from zaqar_lite.service.background import Background, BackgroundWorker
 from zaqar_lite.service.caching import Cache
 from zaqar_lite.service.identity.login_throttle import LoginThrottle, LookupLimits
@@ -278,7 +279,6 @@ class Authenticator:
 LOOK_EVERY = 4.0
 """Seconds between two checks, so that what a key opened ends within 5 seconds of the key."""
 _AT_ONCE = 8
-_TURN = 100
 
 
 class Revalidation(BackgroundWorker):
@@ -312,9 +312,9 @@ class Revalidation(BackgroundWorker):
         await asyncio.gather(*(self._look_at(tokens) for _ in range(_AT_ONCE)))
 
     async def _look_at(self, tokens: Iterator[object]) -> None:
-        for count, token in enumerate(tokens):
-            if count % _TURN == 0:
-                await asyncio.sleep(0)  # others have their turn
+        slices = Slices()
+        for token in tokens:
+            await slices.next_turn()
             if token not in self._held:
                 continue
             may, end = self._held[token]

@@ -31,6 +31,7 @@ from zaqar_lite.domain.errors import (
 from zaqar_lite.domain.groups import GROUP_HEADER, check_group
 from zaqar_lite.domain.metadata import is_queue_name
 from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.yielding import Slices
 from zaqar_lite.service.background import Background, BackgroundWorker, LoggedErrors
 from zaqar_lite.service.caching import Cache
 from zaqar_lite.service.messages import Messages
@@ -61,8 +62,6 @@ _POSTED_LATE = {"skip": 0, "one": 1, "all": MAX_CAUGHT_UP}
 """Missed instants that are posted for, by what the plan says of them."""
 _COUNTED_MS = 604_800_000
 """How long ago instants may be that are counted one by one."""
-_INSTANTS_AT_ONCE = 10
-"""Instants that are computed in one step: half a millisecond."""
 
 
 class Plan(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -188,7 +187,7 @@ class Schedule(Struct):
             come, last = 1, now - _COUNTED_MS
         late: deque[int] = deque(maxlen=_POSTED_LATE[plan.missed])
         fresh: list[int] = []
-        due = self.due_at
+        due, slices = self.due_at, Slices()
         for instant in self.instants(last):
             if max(self._due(instant), due) > now:
                 break
@@ -197,8 +196,7 @@ class Schedule(Struct):
                 fresh.append(instant)
             elif instant >= oldest:
                 late.append(instant)
-            if come % _INSTANTS_AT_ONCE == 0:
-                await asyncio.sleep(0)
+            await slices.next_turn()
         instants = [*late, *fresh][-MAX_CAUGHT_UP:]
         self.missed += come - len(instants)
         self.set_next(last, due)
