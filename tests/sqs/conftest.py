@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from typing import Any
 
+import httpx
 import orjson
 import pytest
 
@@ -11,6 +12,12 @@ from tests.api.conftest import Api, MakeApi, make_api
 __all__ = ["make_api"]
 ACCOUNT = "demo"
 HOST = "queues.example"
+
+
+def policy(name: str, count: object, account: str = ACCOUNT) -> str:
+    """A redrive policy of a dead-letter queue."""
+    arn = f"arn:aws:sqs:eu-west-1:{account}:{name}"
+    return orjson.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": count}).decode()
 
 
 class SqsAnswer:
@@ -27,6 +34,18 @@ class SqsAnswer:
         assert self.status >= 400, self.document
         kind = self.document["__type"].rpartition("#")[2]
         return kind, self.headers["x-amzn-query-error"].partition(";")[0]
+
+
+def ask_server(url: str, operation: str, **document: Any) -> dict[str, Any]:
+    """Ask a server for an operation that succeeds; answer its document."""
+    headers = {
+        "content-type": "application/x-amz-json-1.0",
+        "x-amz-target": f"AmazonSQS.{operation}",
+    }
+    answer = httpx.post(url, content=orjson.dumps(document), headers=headers, timeout=30)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = orjson.loads(answer.content)
+    return found
 
 
 class Sqs:

@@ -1,20 +1,11 @@
 """Attributes of messages, and what Zaqar's clients and SQS's see of each other's messages."""
 
-from typing import Any
-
 import pytest
 
 from tests.sqs.conftest import Sqs
+from tests.sqs.test_bad_input import binary, text
 
 pytestmark = pytest.mark.anyio
-
-
-def text(value: str = "x", kind: str = "String") -> dict[str, str]:
-    return {"DataType": kind, "StringValue": value}
-
-
-def binary(value: str, kind: str = "Binary") -> dict[str, str]:
-    return {"DataType": kind, "BinaryValue": value}
 
 
 GIVEN = {
@@ -24,84 +15,39 @@ GIVEN = {
 }
 
 
-@pytest.mark.parametrize(
-    ("attributes", "digest"),
-    [  # as AWS answered them: moto's tests
-        ({"timestamp": text("1493147359900", "Number")}, "235c5c510d26fb653d073faed50ae77c"),
-        (
-            {"timestamp": text("1493147359900", "Number.java.lang.Long")},
-            "2e2e4876d8e0bd6b8c2c8f556831c349",
-        ),
-    ],
-)
-async def test_the_md5_of_attributes_is_the_one_of_aws(
-    sqs: Sqs, attributes: dict[str, Any], digest: str
-) -> None:
-    sent = await sqs.call("SendMessage", MessageBody="x", MessageAttributes=attributes)
-    assert sent["MD5OfMessageAttributes"] == digest
-    (message,) = await sqs.receive(MessageAttributeNames=["All"])
-    assert message["MD5OfMessageAttributes"] == digest
+async def test_the_md5_of_attributes_is_the_one_of_aws(sqs: Sqs) -> None:
+    for kind, digest in (  # as AWS answered them: moto's tests
+        ("Number", "235c5c510d26fb653d073faed50ae77c"),
+        ("Number.java.lang.Long", "2e2e4876d8e0bd6b8c2c8f556831c349"),
+    ):
+        attributes = {"timestamp": text("1493147359900", kind)}
+        sent = await sqs.call("SendMessage", MessageBody="x", MessageAttributes=attributes)
+        assert sent["MD5OfMessageAttributes"] == digest
+        (message,) = await sqs.receive(MessageAttributeNames=["All"])
+        assert message["MD5OfMessageAttributes"] == digest
 
 
-@pytest.mark.parametrize(
-    ("names", "found"),
-    [
+async def test_a_receiver_gets_the_attributes_that_it_asks_for(sqs: Sqs) -> None:
+    await sqs.call("SendMessage", MessageBody="x", MessageAttributes=GIVEN)
+    asked: list[tuple[list[str], set[str]]] = [
         (["All"], {"a.text", "number", "bytes"}),
         ([".*"], {"a.text", "number", "bytes"}),
         (["a.*"], {"a.text"}),
         (["n.*", "bytes"], {"number", "bytes"}),
         (["nope"], set()),
         ([], set()),
-    ],
-)
-async def test_a_receiver_gets_the_attributes_that_it_asks_for(
-    sqs: Sqs, names: list[str], found: set[str]
-) -> None:
-    await sqs.call("SendMessage", MessageBody="x", MessageAttributes=GIVEN)
-    (message,) = await sqs.receive(MessageAttributeNames=names)
-    assert message.get("MessageAttributes", {}) == {name: GIVEN[name] for name in found}
-    assert ("MD5OfMessageAttributes" in message) == bool(found)
-
-
-@pytest.mark.parametrize(
-    "attributes",
-    [
-        {"": text()},
-        {".a": text()},
-        {"a.": text()},
-        {"a..b": text()},
-        {"a:b": text()},
-        {"AWS.a": text()},
-        {"amazon.a": text()},
-        {"zaqar-group": text()},
-        {"a" * 257: text()},
-        {"a": text("")},
-        {"a": text(kind="")},
-        {"a": text(kind="Text")},
-        {"a": text(kind="String.")},
-        {"a": text("x", "Number")},
-        {"a": binary("?")},
-        {"a": binary("")},
-        {"a": binary("AA==", "String")},
-        {"a": {**text(), "BinaryValue": "AA=="}},
-        {str(number): text() for number in range(11)},
-        {"a": text("x" * 8_192)},
-    ],
-)
-async def test_what_an_attribute_may_not_be(sqs: Sqs, attributes: dict[str, Any]) -> None:
-    error = await sqs.error("SendMessage", MessageBody="x", MessageAttributes=attributes)
-    assert error == "InvalidParameterValue"
+    ]
+    for names, found in asked:
+        (message,) = await sqs.receive(MessageAttributeNames=names, VisibilityTimeout=0)
+        shown = message.get("MessageAttributes", {})
+        assert shown == {name: GIVEN[name] for name in found}
+        assert ("MD5OfMessageAttributes" in message) == bool(found)
 
 
 async def test_the_bounds_of_attributes_hold(sqs: Sqs) -> None:
     most = {str(number): text() for number in range(10)}
     most |= {"0" * 256: most.pop("0"), "1": text("x" * 7_000)}
     await sqs.call("SendMessage", MessageBody="x", MessageAttributes=most)
-    bad = {"a": {**text(), "StringListValues": ["x"]}}
-    error = await sqs.error("SendMessage", MessageBody="x", MessageAttributes=bad)
-    assert error == "UnsupportedOperation"
-    error = await sqs.error("SendMessage", MessageBody="x", MessageAttributes={"a": text("\x01")})
-    assert error == "InvalidMessageContents"
 
 
 async def test_system_attributes(sqs: Sqs) -> None:
@@ -127,8 +73,6 @@ async def test_system_attributes(sqs: Sqs) -> None:
     since = "ApproximateFirstReceiveTimestamp"
     assert abs(int(second[since]) - int(first[since])) <= 1
     assert int(first[since]) >= int(first["SentTimestamp"])
-    wrong = {"MessageSystemAttributes": {"Other": text()}}
-    assert await sqs.error("SendMessage", MessageBody="x", **wrong) == "InvalidParameterValue"
 
 
 async def test_zaqar_receives_what_sqs_sends(sqs: Sqs) -> None:
@@ -145,24 +89,21 @@ async def test_zaqar_receives_what_sqs_sends(sqs: Sqs) -> None:
     assert message["group"] == "g"
 
 
-@pytest.mark.parametrize(
-    ("body", "seen"),
-    [
+async def test_sqs_receives_what_zaqar_posts(sqs: Sqs) -> None:
+    headers = {"plain": "x", "": "x", "a b": "x", "n:Number": "5", "b:Binary": "?", "empty": ""}
+    for body, seen in (
         ('say "é"\n', 'say "é"\n'),
         ({"a": [1, "é"]}, '{"a": [1, "\\u00e9"]}'),
         (7, "7"),
         (None, "null"),
         ("", ""),
-    ],
-)
-async def test_sqs_receives_what_zaqar_posts(sqs: Sqs, body: object, seen: str) -> None:
-    headers = {"plain": "x", "": "x", "a b": "x", "n:Number": "5", "b:Binary": "?", "empty": ""}
-    (message_id,) = await sqs.api.post({"body": body, "headers": headers})
-    (message,) = await sqs.receive(MessageAttributeNames=["All"])
-    assert (message["MessageId"], message["Body"]) == (message_id, seen)
-    assert message["MessageAttributes"] == {"plain": text(), "n": text("5", "Number")}
-    await sqs.call("DeleteMessage", ReceiptHandle=message["ReceiptHandle"])
-    assert await sqs.api.browse("include_claimed=true&echo=true") == []
+    ):
+        (message_id,) = await sqs.api.post({"body": body, "headers": headers})
+        (message,) = await sqs.receive(MessageAttributeNames=["All"])
+        assert (message["MessageId"], message["Body"]) == (message_id, seen)
+        assert message["MessageAttributes"] == {"plain": text(), "n": text("5", "Number")}
+        await sqs.call("DeleteMessage", ReceiptHandle=message["ReceiptHandle"])
+        assert await sqs.api.browse("include_claimed=true&echo=true") == []
 
 
 async def test_a_lease_is_a_lease_for_both(sqs: Sqs) -> None:

@@ -43,6 +43,11 @@ class Signing(NamedTuple):
         made = answer.json()
         return made["id"], made["aws_secret_access_key"]
 
+    async def disable(self, key: tuple[str, str]) -> None:
+        """Disable a key."""
+        named = {"Authorization": f"Bearer {self.admin}"}
+        await self.api.expect(200, "PATCH", f"/v2/keys/{key[0]}", {"disabled": True}, **named)
+
     def signed(
         self, key: tuple[str, str], operation: str, document: dict[str, Any], path: str = "/"
     ) -> AWSRequest:
@@ -82,18 +87,26 @@ async def signing(make_api: MakeApi, tmp_path: Path) -> AsyncIterator[Signing]:
         yield Signing(api, file.read_text().strip())
 
 
+JOBS = f"http://{HOST}/demo/jobs"
+
+
 async def test_a_key_signs_for_its_project(signing: Signing) -> None:
     key = await signing.key()
-    made = await signing.ask(key, "CreateQueue", QueueName="jobs")
-    assert made.document == {"QueueUrl": f"http://{HOST}/demo/jobs"}
-    url = made.document["QueueUrl"]
-    assert (await signing.ask(key, "SendMessage", QueueUrl=url, MessageBody="x")).status == 200
+    request = signing.signed(key, "CreateQueue", {"QueueName": "jobs"})
+    made = await signing.send(request, **{"X-Project-ID": "other"})  # which counts for nothing
+    assert made.document == {"QueueUrl": JOBS}
+    assert (await signing.ask(key, "SendMessage", QueueUrl=JOBS, MessageBody="x")).status == 200
     other = await signing.ask(key, "PurgeQueue", QueueUrl=f"http://{HOST}/other/jobs")
     assert (other.status, other.error) == (403, ("AccessDeniedException", "AccessDenied"))
-    arn = (
-        await signing.ask(key, "GetQueueAttributes", QueueUrl=url, AttributeNames=["QueueArn"])
-    ).document["Attributes"]["QueueArn"]
-    assert arn == "arn:aws:sqs:eu-west-1:demo:jobs"
+    asked = {"QueueUrl": JOBS, "AttributeNames": ["QueueArn"]}
+    shown = await signing.ask(key, "GetQueueAttributes", **asked)
+    assert shown.document["Attributes"]["QueueArn"] == "arn:aws:sqs:eu-west-1:demo:jobs"
+    await signing.disable(key)
+    assert (await signing.ask(key, "ListQueues")).error[1] == "InvalidClientTokenId"
+    key = await signing.key(project="my project")  # segments of paths are signed, too
+    request = signing.signed(key, "CreateQueue", {"QueueName": "jobs"}, "/my%20project/")
+    made = await signing.send(request)
+    assert made.document == {"QueueUrl": f"http://{HOST}/my%20project/jobs"}
 
 
 async def test_a_key_of_no_project_is_for_every_account(signing: Signing) -> None:
@@ -105,31 +118,27 @@ async def test_a_key_of_no_project_is_for_every_account(signing: Signing) -> Non
         assert made.document == {"QueueUrl": f"http://{HOST}/{account}/jobs"}
 
 
-@pytest.mark.parametrize(
-    ("grants", "operation", "document", "allowed"),
-    [
-        (("send:jobs",), "SendMessage", {"MessageBody": "x"}, True),
-        (("send:jobs*",), "SendMessage", {"MessageBody": "x"}, True),
-        (("send:others",), "SendMessage", {"MessageBody": "x"}, False),
-        (("receive:jobs",), "SendMessage", {"MessageBody": "x"}, False),
-        (("receive:jobs",), "ReceiveMessage", {}, True),
-        (("send:jobs",), "ReceiveMessage", {}, False),
-        (("read:jobs",), "GetQueueAttributes", {"AttributeNames": ["All"]}, True),
-        (("read:jobs",), "DeleteQueue", {}, False),
-        (("read:jobs",), "StartMessageMoveTask", {"SourceArn": "arn:aws:sqs:r:demo:jobs"}, False),
-    ],
-)
-async def test_the_grants_of_a_key_hold(
-    signing: Signing, grants: Any, operation: str, document: Any, allowed: bool
-) -> None:
+async def test_the_grants_of_a_key_hold(signing: Signing) -> None:
     await signing.ask(await signing.key(), "CreateQueue", QueueName="jobs")
-    key = await signing.key(*grants)
-    if "SourceArn" not in document:
-        document = {**document, "QueueUrl": f"http://{HOST}/demo/jobs"}
-    answer = await signing.ask(key, operation, **document)
-    assert answer.status == (200 if allowed else 403), answer.document
-    if not allowed:
-        assert answer.error[1] == "AccessDenied"
+    sends = {"MessageBody": "x"}
+    source = {"SourceArn": "arn:aws:sqs:r:demo:jobs"}
+    given: list[tuple[str, str, dict[str, Any], bool]] = [
+        ("send:jobs", "SendMessage", sends, True),
+        ("send:jobs*", "SendMessage", sends, True),
+        ("send:others", "SendMessage", sends, False),
+        ("receive:jobs", "SendMessage", sends, False),
+        ("receive:jobs", "ReceiveMessage", {}, True),
+        ("send:jobs", "ReceiveMessage", {}, False),
+        ("read:jobs", "GetQueueAttributes", {"AttributeNames": ["All"]}, True),
+        ("read:jobs", "DeleteQueue", {}, False),
+        ("read:jobs", "StartMessageMoveTask", source, False),
+    ]
+    for grant, operation, document, is_allowed in given:
+        key = await signing.key(grant)
+        named = document if "SourceArn" in document else {**document, "QueueUrl": JOBS}
+        answer = await signing.ask(key, operation, **named)
+        assert answer.status == (200 if is_allowed else 403), (grant, operation, answer.document)
+        assert is_allowed or answer.error[1] == "AccessDenied"
 
 
 async def test_a_dead_letter_queue_needs_the_right_to_send_there(signing: Signing) -> None:
@@ -186,64 +195,37 @@ async def test_nothing_that_is_signed_can_be_changed(signing: Signing) -> None:
     assert (await signing.send(request)).error[1] == "SignatureDoesNotMatch"
 
 
-@pytest.mark.parametrize(
-    ("seconds", "good"), [(290, True), (-290, True), (310, False), (-310, False)]
-)
 async def test_clocks_may_differ_by_five_minutes(
-    signing: Signing, monkeypatch: pytest.MonkeyPatch, seconds: int, good: bool
+    signing: Signing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = await signing.key()
-    at = datetime.now(UTC) + timedelta(seconds=seconds)
-    monkeypatch.setattr(auth, "get_current_datetime", lambda: at)
-    answer = await signing.ask(key, "ListQueues")
-    assert answer.status == (200 if good else 403)
-    if not good:
-        assert answer.error[1] == "RequestTimeTooSkewed"
-
-
-async def test_a_key_that_is_disabled_signs_nothing_more(signing: Signing) -> None:
-    key = await signing.key()
-    assert (await signing.ask(key, "ListQueues")).status == 200
-    bearer = f"Bearer {signing.admin}"
-    change = {"disabled": True}
-    await signing.api.call("PATCH", f"/v2/keys/{key[0]}", change, Authorization=bearer)
-    assert (await signing.ask(key, "ListQueues")).error[1] == "InvalidClientTokenId"
-
-
-async def test_headers_name_no_project_where_keys_do(signing: Signing) -> None:
-    key = await signing.key()
-    request = signing.signed(key, "CreateQueue", {"QueueName": "jobs"})
-    made = await signing.send(request, **{"X-Project-ID": "other"})
-    assert made.document == {"QueueUrl": f"http://{HOST}/demo/jobs"}
-
-
-async def test_a_paths_segments_are_signed_too(signing: Signing) -> None:
-    key = await signing.key(project="my project")
-    request = signing.signed(key, "CreateQueue", {"QueueName": "jobs"}, "/my%20project/")
-    made = await signing.send(request)
-    assert made.document == {"QueueUrl": f"http://{HOST}/my%20project/jobs"}
+    for seconds, is_good in ((290, True), (-290, True), (310, False), (-310, False)):
+        at = datetime.now(UTC) + timedelta(seconds=seconds)
+        with monkeypatch.context() as moved:
+            moved.setattr(auth, "get_current_datetime", lambda at=at: at)
+            answer = await signing.ask(key, "ListQueues")
+        assert answer.status == (200 if is_good else 403)
+        assert is_good or answer.error[1] == "RequestTimeTooSkewed"
 
 
 async def test_a_receiver_that_waits_is_known_until_its_key_is_disabled(
     signing: Signing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(authentication, "LOOK_EVERY", 0.02)
-    url = f"http://{HOST}/demo/jobs"
     everything, key = await signing.key(), await signing.key("receive:jobs")
     await signing.ask(everything, "CreateQueue", QueueName="jobs")
-    waiting = asyncio.create_task(
-        signing.ask(key, "ReceiveMessage", QueueUrl=url, WaitTimeSeconds=20)
-    )
+
+    def receive() -> "asyncio.Task[SqsAnswer]":
+        asked = signing.ask(key, "ReceiveMessage", QueueUrl=JOBS, WaitTimeSeconds=20)
+        return asyncio.create_task(asked)
+
+    waiting = receive()
     await asyncio.sleep(0.3)
     assert not waiting.done()
-    await signing.ask(everything, "SendMessage", QueueUrl=url, MessageBody="x")
+    await signing.ask(everything, "SendMessage", QueueUrl=JOBS, MessageBody="x")
     assert len((await waiting).document["Messages"]) == 1
-    waiting = asyncio.create_task(
-        signing.ask(key, "ReceiveMessage", QueueUrl=url, WaitTimeSeconds=20)
-    )
+    waiting = receive()
     await asyncio.sleep(0.1)
-    bearer = f"Bearer {signing.admin}"
-    change = {"disabled": True}
-    await signing.api.call("PATCH", f"/v2/keys/{key[0]}", change, Authorization=bearer)
+    await signing.disable(key)
     answer = await asyncio.wait_for(waiting, 10)
     assert (answer.status, answer.error[0]) == (401, "AccessDeniedException")

@@ -6,14 +6,11 @@ import pytest
 
 from tests.api.conftest import MakeApi
 from tests.sqs.conftest import HOST, Sqs
+from tests.sqs.test_bad_input import entries
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.storage.sql.messages import SqlMessageStore
 
 pytestmark = pytest.mark.anyio
-
-
-def entries(count: int, **fields: Any) -> list[dict[str, Any]]:
-    return [{"Id": f"e-{number}", "MessageBody": str(number), **fields} for number in range(count)]
 
 
 async def test_ten_messages_are_sent_hidden_and_deleted(sqs: Sqs) -> None:
@@ -75,33 +72,6 @@ async def test_each_entry_has_an_outcome(sqs: Sqs) -> None:
     answer = await sqs.call("DeleteMessageBatch", Entries=held[:2])
     assert [one["Id"] for one in answer["Successful"]] == ["good"]
     assert [one["Code"] for one in answer["Failed"]] == ["ReceiptHandleIsInvalid"]
-
-
-@pytest.mark.parametrize(
-    ("given", "error"),
-    [
-        ([], "EmptyBatchRequest"),
-        (entries(11), "TooManyEntriesInBatchRequest"),
-        ([*entries(1), *entries(1)], "BatchEntryIdsNotDistinct"),
-        ([{"Id": "a b", "MessageBody": "x"}], "InvalidBatchEntryId"),
-        ([{"Id": "", "MessageBody": "x"}], "InvalidBatchEntryId"),
-        ([{"Id": "a" * 81, "MessageBody": "x"}], "InvalidBatchEntryId"),
-        ([{"MessageBody": "x"}], "InvalidBatchEntryId"),
-        ([{"Id": "a", "MessageBody": 1}], "SerializationException"),
-        (
-            [{"Id": str(n), "MessageBody": "x" * 87_382} for n in range(3)],
-            "BatchRequestTooLong",
-        ),
-    ],
-)
-async def test_a_batch_that_is_wrong_as_a_whole_is_refused(
-    sqs: Sqs, given: Any, error: str
-) -> None:
-    answer = await sqs.ask("SendMessageBatch", Entries=given)
-    old = {"BatchRequestTooLong": "AWS.SimpleQueueService.BatchRequestTooLong"}
-    assert answer.error[0] == error
-    assert answer.error[1] in {old.get(error, error), f"AWS.SimpleQueueService.{error}"}
-    assert await sqs.receive() == []
 
 
 @pytest.mark.parametrize("operation", ["SendMessage", "DeleteMessage", "ChangeMessageVisibility"])

@@ -1,7 +1,5 @@
 """Messages over SQS's protocol: send, receive, hide and delete."""
 
-from typing import Any
-
 import orjson
 import pytest
 
@@ -66,37 +64,3 @@ async def test_a_handle_is_of_one_message_of_one_queue(sqs: Sqs) -> None:
     await sqs.call("DeleteMessage", ReceiptHandle=own)
     sqs.api.advance(31)
     assert [one["MessageId"] for one in await sqs.receive()] == [second]
-
-
-@pytest.mark.parametrize(
-    ("operation", "document", "error"),
-    [
-        ("SendMessage", {"MessageBody": ""}, "MissingParameter"),
-        ("SendMessage", {}, "MissingParameter"),
-        ("SendMessage", {"MessageBody": "a\x00"}, "InvalidMessageContents"),
-        ("SendMessage", {"MessageBody": "a", "DelaySeconds": 901}, "InvalidParameterValue"),
-        ("SendMessage", {"MessageBody": "a", "DelaySeconds": -1}, "InvalidParameterValue"),
-        (
-            "SendMessage",
-            {"MessageBody": "a", "MessageDeduplicationId": "g"},
-            "UnsupportedOperation",
-        ),
-        ("SendMessage", {"MessageBody": "a", "MessageGroupId": ""}, "InvalidParameterValue"),
-        ("SendMessage", {"MessageBody": "a", "MessageGroupId": "g" * 129}, "InvalidParameterValue"),
-        ("SendMessage", {"MessageBody": ["a"]}, "SerializationException"),
-        ("ReceiveMessage", {"MaxNumberOfMessages": 11}, "InvalidParameterValue"),
-        ("ReceiveMessage", {"MaxNumberOfMessages": 0}, "InvalidParameterValue"),
-        ("ReceiveMessage", {"VisibilityTimeout": 43_201}, "InvalidParameterValue"),
-        ("ReceiveMessage", {"WaitTimeSeconds": 21}, "InvalidParameterValue"),
-        ("ReceiveMessage", {"AttributeNames": ["Nope"]}, "InvalidAttributeName"),
-        ("DeleteMessage", {"ReceiptHandle": "0" * 96}, "ReceiptHandleIsInvalid"),
-        ("DeleteMessage", {"ReceiptHandle": "é" * 96}, "ReceiptHandleIsInvalid"),
-        ("DeleteMessage", {"ReceiptHandle": ""}, "MissingParameter"),
-        ("DeleteMessage", {}, "MissingParameter"),
-        ("ChangeMessageVisibility", {"VisibilityTimeout": 1}, "MissingParameter"),
-    ],
-)
-async def test_what_breaks_a_rule_is_refused(
-    sqs: Sqs, operation: str, document: dict[str, Any], error: str
-) -> None:
-    assert await sqs.error(operation, **document) == error

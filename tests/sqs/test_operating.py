@@ -1,34 +1,42 @@
 """What whoever runs the server sees of SQS's requests, and what bounds them."""
 
+import asyncio
 import itertools
 import json
-import os
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from functools import partial
 from hashlib import sha256
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import anyio
-import httpx
 import orjson
 import pytest
 
 from tests.api.conftest import MakeApi
-from tests.api.sockets import Raw
+from tests.api.sockets import Raw, request
 from tests.server import ServerProcess
-from tests.sqs.conftest import ACCOUNT, HOST, Sqs
-
-if find_spec("boto3") is None and "CI" not in os.environ:
-    pytest.skip("boto3 is missing: tests/run --prepare", allow_module_level=True)
-
-import boto3
+from tests.sqs.conftest import ACCOUNT, HOST, Sqs, ask_server
 
 pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).parents[2]
+
+
+def asking(operation: str, document: bytes, path: str = "/", **headers: str) -> bytes:
+    """The bytes of a request, which names no project by a header."""
+    named = {"X-Amz-Target": f"AmazonSQS.{operation}", **headers}
+    sent = request("POST", path, document, headers=named)
+    return sent.replace(b"X-Project-ID: demo\r\n", b"")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    """A server with SQS's protocol."""
+    with ServerProcess("memory://", "--sqs") as started:
+        yield started
 
 
 async def test_managing_acts_are_in_the_audit_trail(make_api: MakeApi, tmp_path: Path) -> None:
@@ -124,60 +132,45 @@ def test_zaqars_posts_cost_the_same() -> None:
     assert calls("--sqs") == calls()
 
 
-def test_nothing_is_received_for_a_client_that_has_gone() -> None:
-    with ServerProcess("memory://", "--sqs") as server:
-        client = boto3.client(
-            "sqs",
-            endpoint_url=server.url,
-            region_name="r",
-            aws_access_key_id="any",
-            aws_secret_access_key="any",
-        )
-        url = client.create_queue(QueueName="jobs")["QueueUrl"]
-        document = orjson.dumps({"QueueUrl": url, "WaitTimeSeconds": 20})
-        head = (
-            "POST / HTTP/1.1\r\nHost: localhost\r\nX-Amz-Target: AmazonSQS.ReceiveMessage\r\n"
-            f"Content-Length: {len(document)}\r\n\r\n"
-        )
-        for _ in range(20):
-            with socket.create_connection(("127.0.0.1", server.port)) as connection:
-                connection.sendall(head.encode() + document)
-                time.sleep(0.02)
-        client.send_message(QueueUrl=url, MessageBody="x")
-        (message,) = client.receive_message(
-            QueueUrl=url, WaitTimeSeconds=5, AttributeNames=["ApproximateReceiveCount"]
-        )["Messages"]
-        assert message["Attributes"]["ApproximateReceiveCount"] == "1"
+def test_nothing_is_received_for_a_client_that_has_gone(server: ServerProcess) -> None:
+    url = ask_server(server.url, "CreateQueue", QueueName="gone")["QueueUrl"]
+    document = orjson.dumps({"QueueUrl": url, "WaitTimeSeconds": 20})
+    for _ in range(20):
+        with Raw(server) as raw:
+            raw.send(asking("ReceiveMessage", document))
+            time.sleep(0.02)
+    ask_server(server.url, "SendMessage", QueueUrl=url, MessageBody="x")
+    asked = {"WaitTimeSeconds": 5, "AttributeNames": ["ApproximateReceiveCount"]}
+    (message,) = ask_server(server.url, "ReceiveMessage", QueueUrl=url, **asked)["Messages"]
+    assert message["Attributes"]["ApproximateReceiveCount"] == "1"
 
 
-def test_requests_may_come_in_pieces() -> None:
-    with ServerProcess("memory://", "--sqs") as server:
-        document = orjson.dumps({"QueueName": "jobs"})
-        head = "POST /demo HTTP/1.1\r\nHost: localhost\r\nX-Amz-Target: AmazonSQS.{}\r\n"
-        head += "X-Amz-Date: {}\r\nContent-Length: {}\r\n\r\n"
-        requests = b""
-        for number in range(40):
-            operation = "CreateQueue" if number % 2 else "GetQueueUrl"
-            requests += head.format(operation, number, len(document)).encode() + document
-        with socket.create_connection(("127.0.0.1", server.port)) as connection:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            for at in range(0, len(requests), 61):
-                connection.sendall(requests[at : at + 61])
-                time.sleep(0.001)
-            connection.shutdown(socket.SHUT_WR)
-            answers = b"".join(iter(lambda: connection.recv(65_536), b""))
-        assert answers.count(b"HTTP/1.1 400 ") == 1, "there is no queue at first"
-        assert answers.count(b"HTTP/1.1 200 ") == 39
-        # One that announces a body which it never sends is not waited for at the end.
-        with socket.create_connection(("127.0.0.1", server.port)) as connection:
-            connection.sendall(head.format("CreateQueue", 1, 9).encode())
-            connection.shutdown(socket.SHUT_WR)
-            assert connection.recv(65_536) == b""
+def test_requests_may_come_in_pieces(server: ServerProcess) -> None:
+    document = orjson.dumps({"QueueName": "pieces"})
+    requests = b""
+    for number in range(40):
+        operation = "CreateQueue" if number % 2 else "GetQueueUrl"
+        requests += asking(operation, document, "/demo", **{"X-Amz-Date": str(number)})
+    with Raw(server) as raw:
+        raw.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for at in range(0, len(requests), 61):
+            raw.send(requests[at : at + 61])
+            time.sleep(0.001)
+        raw.socket.shutdown(socket.SHUT_WR)
+        answers = raw.rest()
+    assert answers.count(b"HTTP/1.1 400 ") == 1, "there is no queue at first"
+    assert answers.count(b"HTTP/1.1 200 ") == 39
+    # One that announces a body which it never sends is not waited for at the end.
+    with Raw(server) as raw:
+        named = {"X-Amz-Target": "AmazonSQS.CreateQueue"}
+        raw.send(request("POST", "/demo", length=9, headers=named))
+        raw.socket.shutdown(socket.SHUT_WR)
+        assert raw.rest() == b""
 
 
-def test_each_request_is_answered_by_its_own_document_and_key() -> None:
+def test_each_request_is_answered_by_its_own_document_and_key(server: ServerProcess) -> None:
     """Though its head is known but for its length, date and signature, and parsed only once."""
-    with ServerProcess("memory://", "--sqs") as server, Raw(server) as raw:
+    with Raw(server) as raw:
         numbers = itertools.count()
 
         def ask(
@@ -186,18 +179,10 @@ def test_each_request_is_answered_by_its_own_document_and_key() -> None:
             path = path or f"/v2/queues/jobs/messages/{next(numbers):032x}"  # it says nothing
             credential = f"Credential={key}/20261128/r/sqs/aws4_request"
             named = {
-                "X-Amz-Target": f"AmazonSQS.{operation}",
                 "X-Amz-Date": f"20261128T{next(numbers):06}Z",
                 "Authorization": f"AWS4-HMAC-SHA256 {credential}, Signature={next(numbers):064x}",
             }
-            lines = [f"{name}: {text}" for name, text in named.items()]
-            head = [
-                f"POST {path} HTTP/1.1",
-                "Host: localhost",
-                *lines,
-                f"Content-Length: {len(document)}",
-            ]
-            raw.send("\r\n".join((*head, "", "")).encode() + document)
+            raw.send(asking(operation, document, path, **named))
             answer = raw.answer()
             found = answer.json()
             return answer.status, found.get("__type", "").rpartition("#")[2] or found
@@ -224,26 +209,10 @@ def test_each_request_is_answered_by_its_own_document_and_key() -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/v2/queues/jobs/messages"])
-async def test_a_receive_waits_whatever_its_path_says(path: str) -> None:
-    with ServerProcess("memory://", "--sqs") as server:
-        async with httpx.AsyncClient(base_url=server.url) as http:
-
-            async def ask(operation: str, **document: Any) -> Any:
-                named = {"x-amz-target": f"AmazonSQS.{operation}"}
-                content = orjson.dumps({"QueueUrl": "http://x/demo/jobs", **document})
-                answer = await http.post(path, content=content, headers=named, timeout=30)
-                assert answer.status_code == 200, answer.text
-                return answer.json()
-
-            made = await ask("CreateQueue", QueueName="jobs")
-            account = made["QueueUrl"].split("/")[3]
-            url = f"http://x/{account}/jobs"
-            async with anyio.create_task_group() as group:
-
-                async def receive() -> None:
-                    found = await ask("ReceiveMessage", QueueUrl=url, WaitTimeSeconds=20)
-                    assert [one["Body"] for one in found["Messages"]] == ["x"]
-
-                group.start_soon(receive)
-                await anyio.sleep(0.1)
-                await ask("SendMessage", QueueUrl=url, MessageBody="x")
+async def test_a_receive_waits_whatever_its_path_says(server: ServerProcess, path: str) -> None:
+    ask: Any = partial(asyncio.to_thread, partial(ask_server, f"{server.url}{path}"))
+    url = (await ask("CreateQueue", QueueName="waits"))["QueueUrl"]
+    waiting = asyncio.create_task(ask("ReceiveMessage", QueueUrl=url, WaitTimeSeconds=20))
+    await asyncio.sleep(0.1)
+    await ask("SendMessage", QueueUrl=url, MessageBody="x")
+    assert [one["Body"] for one in (await waiting)["Messages"]] == ["x"]

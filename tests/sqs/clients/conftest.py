@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from tests.docs.pages import README, URL, commands
 from tests.server import ServerProcess
 from tests.services.environments import (
     AIOBOTO3,
@@ -28,12 +29,14 @@ SERVER_SETTINGS = {"ZAQAR_LITE_SQS": "true"}
 
 @pytest.fixture(scope="session")
 def sqs_url() -> Iterator[str]:
-    """Our server for SQS's clients, or another one that ZAQAR_TEST_SQS_URL names."""
+    """Our server, as the two lines of the README say, or one that ZAQAR_TEST_SQS_URL names."""
+    command, setting = (line for line in commands(README) if "sqs" in line.lower())
+    assert setting == f"export AWS_ENDPOINT_URL_SQS={URL}"
     url = os.environ.get("ZAQAR_TEST_SQS_URL")
     if url:
         yield url
     else:
-        with ServerProcess("memory://", env=SERVER_SETTINGS) as server:
+        with ServerProcess("memory://", *command.split()[2:]) as server:
             yield server.url
 
 

@@ -10,9 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 
 from tests.client.conftest import MovableServer
@@ -25,6 +23,7 @@ from tests.sqs.clients.conftest import (
     SIDE,
     environment_of,
 )
+from tests.sqs.conftest import ask_server
 
 pytestmark = pytest.mark.skipif(not IS_LONG, reason="a minute: tests/run --all")
 
@@ -89,13 +88,14 @@ class Program:
 
     def counts(self) -> tuple[int, int, int]:
         """How many messages are visible, in flight and delayed."""
-        url = self._call("GetQueueUrl", QueueName=self._queue)["QueueUrl"]
+        url = ask_server(self._url, "GetQueueUrl", QueueName=self._queue)["QueueUrl"]
         names = [
             "ApproximateNumberOfMessages",
             "ApproximateNumberOfMessagesNotVisible",
             "ApproximateNumberOfMessagesDelayed",
         ]
-        found = self._call("GetQueueAttributes", QueueUrl=url, AttributeNames=names)["Attributes"]
+        asked = {"QueueUrl": url, "AttributeNames": names}
+        found = ask_server(self._url, "GetQueueAttributes", **asked)["Attributes"]
         visible, in_flight, delayed = (int(found[name]) for name in names)
         return visible, in_flight, delayed
 
@@ -103,15 +103,6 @@ class Program:
         """End the workers."""
         for worker in self.workers:
             worker.kill()
-
-    def _call(self, operation: str, **document: Any) -> Any:
-        headers = {
-            "content-type": "application/x-amz-json-1.0",
-            "x-amz-target": f"AmazonSQS.{operation}",
-        }
-        answer = httpx.post(self._url, json=document, headers=headers, timeout=30)
-        assert answer.status_code == 200, answer.text
-        return answer.json()
 
 
 @pytest.fixture(scope="module")
