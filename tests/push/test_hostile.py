@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
+from tests.push.receiver import serving
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import MAX_RECORD, QueueRef
 from zaqar_lite.domain.subscriptions import Subscription
@@ -46,10 +47,8 @@ async def answered(first: bytes, part: bytes = b"", pause: float = 0) -> AsyncIt
             return
 
     webhooks = Webhooks(Guard(["127.0.0.0/8"]), total=1)
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    async with server:
+    async with serving(answer) as url:
         try:
-            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
             yield await webhooks.send(Notification(url, {}, b"{}", {}))
         finally:
             await webhooks.close()
@@ -132,8 +131,7 @@ async def test_a_connection_is_kept_after_an_answer_of_few_pieces(count: int) ->
             writer.close()
 
     webhooks = Webhooks(Guard(["127.0.0.0/8"]), total=5)
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    async with serving(answer) as url:
         for _ in range(2):
             sent = await webhooks.send(Notification(url, {}, b"{}", {}))
             assert (sent.status, sent.text) == (200, "x" * min(count, _MOST_PIECES))

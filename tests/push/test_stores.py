@@ -70,6 +70,7 @@ async def test_one_post_to_a_topic_reaches_queues_and_receivers_once(
             assert posted.status_code == 201, posted.text
         came = await receiver.wait(3, seconds=60)
         assert sorted(one.document["body"] for one in came) == [0, 1, 2]
+        assert {one.document["queue_name"] for one in came} == {api.queue}
         for name in queues:
             path = f"/v2/queues/{name}/messages?echo=true&include_delayed=true&wait=20"
             found: list[Any] = []

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 from unittest.mock import patch
@@ -13,7 +13,7 @@ from aiohttp import web
 
 from tests.api.conftest import Api, MakeApi
 from tests.push.conftest import LOOPBACK
-from tests.push.receiver import Receiver
+from tests.push.receiver import Receiver, serving
 from tests.push.test_delivering import attempts_of, subscribe
 from tests.services import start_redis
 from tests.waiting import until
@@ -39,43 +39,18 @@ async def impatient(make_api: MakeApi) -> AsyncIterator[Api]:
             yield made
 
 
-async def reset(writer: asyncio.StreamWriter) -> None:
-    """Reset the connection instead of an answer."""
-    writer.transport.abort()
-
-
-async def half(writer: asyncio.StreamWriter) -> None:
-    """Say that all is well, and break off in the middle."""
-    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
-    await writer.drain()
-    writer.close()
-
-
-async def half_a_head(writer: asyncio.StreamWriter) -> None:
-    """Break off before the status is complete."""
-    writer.write(b"HTTP/1.1 2")
-    await writer.drain()
-    writer.close()
-
-
-async def nonsense(writer: asyncio.StreamWriter) -> None:
-    """Answer what is no HTTP."""
-    writer.write(b"\x16\x03\x01 220 mail ready\r\n\r\n")
-    await writer.drain()
-    writer.close()
-
-
-async def late(writer: asyncio.StreamWriter) -> None:
-    """Answer 200 when nobody waits for it any more."""
-    await asyncio.sleep(2 * TIME_OUT)
-    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-
-
-Break = Callable[[asyncio.StreamWriter], Any]
+BROKEN: dict[str, tuple[float, bytes]] = {
+    "reset": (0, b""),
+    "half": (0, b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf"),
+    "half a head": (0, b"HTTP/1.1 2"),
+    "nonsense": (0, b"\x16\x03\x01 220 mail ready\r\n\r\n"),
+    "when nobody waits any more": (2 * TIME_OUT, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"),
+}
+"""Ways to break off: after how many seconds, and what is said before the connection ends."""
 
 
 @asynccontextmanager
-async def breaking(way: Break, times: int) -> AsyncIterator[tuple[str, list[bytes]]]:
+async def breaking(way: str, times: int) -> AsyncIterator[tuple[str, list[bytes]]]:
     """A receiver that answers so for some times, then 204; its URL, and the ids that came."""
     came: list[bytes] = []
 
@@ -87,7 +62,11 @@ async def breaking(way: Break, times: int) -> AsyncIterator[tuple[str, list[byte
                 await reader.readexactly(length)
                 came.append(head.split(b"webhook-id:")[1].split(b"\r\n")[0].strip())
                 if len(came) <= times:
-                    await way(writer)
+                    pause, said = BROKEN[way]
+                    await asyncio.sleep(pause)
+                    writer.write(said)
+                    if not said:
+                        writer.transport.abort()
                     return
                 writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
         except (asyncio.IncompleteReadError, OSError):
@@ -95,9 +74,8 @@ async def breaking(way: Break, times: int) -> AsyncIterator[tuple[str, list[byte
         finally:
             writer.close()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    async with server:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", came
+    async with serving(answer) as url:
+        yield url, came
 
 
 async def test_a_silent_receiver_of_many_messages_costs_little(
@@ -126,8 +104,8 @@ async def test_a_silent_receiver_of_many_messages_costs_little(
         silent.set()
 
 
-@pytest.mark.parametrize("way", [reset, half, half_a_head, nonsense, late])
-async def test_a_receiver_that_breaks_off_gets_it_again(impatient: Api, way: Break) -> None:
+@pytest.mark.parametrize("way", BROKEN)
+async def test_a_receiver_that_breaks_off_gets_it_again(impatient: Api, way: str) -> None:
     async with breaking(way, 2) as (url, came):
         made, _ = await subscribe(impatient, url, options={"_retry_policy": AT_ONCE})
         (posted,) = await impatient.post({"body": 1})

@@ -178,27 +178,15 @@ async def test_a_search_finds_by_name_and_counts_and_sorts_by_trouble(browser: B
     assert "neither a number" in await browser.look(home + "?q=ready%3Ex", 400)
 
 
-async def test_a_line_shows_the_last_hour_of_what_was_looked_at(browser: Browser) -> None:
-    api = browser.api
-    await api.call("PUT", "", {})
-    first = await api.call("GET", "stats?recent=true")
-    assert first.json()["recent"] == [[0, 0, 0, 0]]
-    assert "recent" not in (await api.call("GET", "stats")).json()
-    assert "<svg" not in await browser.look(browser.home)
-    assert spark([[0, 4, 0, 0]]) is None
-    drawn = spark([[59, 0, 9, 1], [30, 10, 0, 0], [0, 5, 0, 0]])
-    assert drawn is not None
-    assert drawn.points == "1,15.0 30,1.0 60,8.0"
-    assert drawn.height == "8.0"
-    assert drawn.words == "0 ready 59 minutes ago, 10 at most, 5 now"
-
-
-async def test_rates_are_shown_of_what_was_looked_at(
+async def test_what_was_looked_at_is_shown_with_its_last_hour_and_its_rates(
     browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api = browser.api
     await api.call("PUT", "", {})
-    assert "rates" not in (await api.call("GET", "stats?recent=true")).json()
+    assert "recent" not in (await api.call("GET", "stats")).json()
+    first = (await api.call("GET", "stats?recent=true")).json()
+    assert (first["recent"], "rates" in first) == ([[0, 0, 0, 0]], False)
+    assert "<svg" not in await browser.look(browser.home)
     assert ">Posted a minute</dt>" not in await browser.look(browser.queue)
     monkeypatch.setattr(recent, "_LEAST", 0)
     await api.post({"body": 1}, {"body": 2})
@@ -211,11 +199,14 @@ async def test_rates_are_shown_of_what_was_looked_at(
     shown = r"<dt>(\w+) a minute</dt><dd>[\d.e+]+</dd>"
     text = await browser.look(browser.queue)
     assert re.findall(shown, text) == ["Posted", "Claimed", "Deleted"]
-    numbers = re.findall(
-        r'class="number(?: zero)?">[\d.e+]+</td>', await browser.look(browser.home)
-    )
-    assert len(numbers) == 6
+    numbers = r'class="number(?: zero)?">[\d.e+]+</td>'
+    assert len(re.findall(numbers, await browser.look(browser.home))) == 6
     assert [rate(one) for one in (0, 0.04, 3.25, 12_345.6)] == ["0", "0.04", "3.2", "12346"]
+    assert spark([[0, 4, 0, 0]]) is None
+    drawn = spark([[59, 0, 9, 1], [30, 10, 0, 0], [0, 5, 0, 0]])
+    assert drawn is not None
+    assert (drawn.points, drawn.height) == ("1,15.0 30,1.0 60,8.0", "8.0")
+    assert drawn.words == "0 ready 59 minutes ago, 10 at most, 5 now"
 
 
 async def test_claims_are_shown_and_released(browser: Browser) -> None:
@@ -331,17 +322,6 @@ async def test_a_hostile_body_is_shown_as_the_text_it_is(browser: Browser) -> No
     assert "[[[[" in re.sub(r"\s", "", await browser.look(f"{browser.queue}m/{message_id}"))
 
 
-async def test_deleting_needs_the_name_typed(browser: Browser) -> None:
-    await browser.api.post({"body": 1})
-    for act in ("purge", "delete"):
-        await browser.send(browser.queue, 400, act=act, confirm="other")
-    assert len(await browser.api.browse()) == 1
-    await browser.send(browser.queue, act="purge", confirm=browser.api.queue)
-    assert await browser.api.browse() == []
-    answer = await browser.send(browser.queue, act="delete", confirm=browser.api.queue)
-    assert answer.headers["location"] == browser.home
-
-
 async def test_what_a_screen_needs_is_there(browser: Browser) -> None:
     files = set(re.findall(r'(?:href|src)="(/ui/static/[^"]+)"', await browser.look(browser.home)))
     assert {one.partition("?")[0].rpartition(".")[2] for one in files} == {"css", "js", "svg"}
@@ -356,23 +336,35 @@ async def test_what_a_screen_needs_is_there(browser: Browser) -> None:
 
 
 async def test_what_is_wrong_is_told_and_nothing_is_a_bug(browser: Browser) -> None:
-    await browser.api.call("PUT", "", {})
-    assert "not JSON" in (await browser.send(browser.queue, 400, act="post", body="{")).text
-    answer = await browser.send(browser.queue, 400, act="post", body="1", ttl="1")
-    assert "must be between" in answer.text
-    await browser.send(browser.queue, 400, act="settings", settings='{"_max_claim_count": 0}')
-    await browser.send(browser.queue, 400, act="nonsense")
-    for number in ("\u00b2", "9" * 5_000):
-        await browser.send(browser.queue, 400, act="post", body="1", ttl=number)
-    await browser.send(browser.queue, 400, act="post", body="[" * 100_000)
+    await browser.api.post({"body": 1})
     deep = '{"a":' * 2_000 + "1" + "}" * 2_000
-    await browser.send(browser.queue, 400, act="settings", settings=deep)
-    await browser.look(f"{browser.queue}m/nothing", 404)
-    await browser.look(f"{browser.home}q/a%20b/", 400)
-    await browser.look(f"{browser.queue}jobs/nothing", 404)
-    await browser.look("/ui/nothing", 404)
-    await browser.look("/ui/static/../app.py", 404)
-    await browser.look(f"{browser.queue}subscriptions")
+    wrong: list[tuple[dict[str, str], str]] = [
+        ({"act": "post", "body": "{"}, "not JSON"),
+        ({"act": "post", "body": "1", "ttl": "1"}, "must be between"),
+        ({"act": "settings", "settings": '{"_max_claim_count": 0}'}, ""),
+        ({"act": "nonsense"}, ""),
+        *(({"act": "post", "body": "1", "ttl": one}, "") for one in ("\u00b2", "9" * 5_000)),
+        ({"act": "post", "body": "[" * 100_000}, ""),
+        ({"act": "settings", "settings": deep}, ""),
+        *(({"act": act, "confirm": "other"}, "") for act in ("purge", "delete")),
+    ]
+    for fields, words in wrong:
+        assert words in (await browser.send(browser.queue, 400, **fields)).text
+    assert len(await browser.api.browse()) == 1
+    for path, status in (
+        (f"{browser.queue}m/nothing", 404),
+        (f"{browser.home}q/a%20b/", 400),
+        (f"{browser.queue}jobs/nothing", 404),
+        ("/ui/nothing", 404),
+        ("/ui/static/../app.py", 404),
+        (f"{browser.queue}subscriptions", 200),
+    ):
+        await browser.look(path, status)
+    name = browser.api.queue  # which must be typed
+    await browser.send(browser.queue, act="purge", confirm=name)
+    assert await browser.api.browse() == []
+    answer = await browser.send(browser.queue, act="delete", confirm=name)
+    assert answer.headers["location"] == browser.home
 
 
 async def test_a_form_of_another_site_does_nothing(browser: Browser) -> None:
@@ -417,8 +409,11 @@ async def test_one_signs_in_by_a_key_and_sees_what_it_opens(make_api: MakeApi) -
 
 
 async def test_a_key_is_kept_for_https_where_a_proxy_ends_it(make_api: MakeApi) -> None:
-    async with make_api(auth="keys") as api:
+    async with make_api(auth="keys", max_failed_logins=2) as api:
         browser, address = Browser(api), "/ui/sign-in"
+        for _ in range(4):  # a form of another site is no failed login
+            forged = await browser.post(address, {"key": "zq_no_no"}, "http://evil.example")
+            assert (forged.status_code, "another site" in forged.text) == (403, True)
         fields = {"key": api.operator, "token": await browser.token(address)}
         own = str(api.http.base_url).rstrip("/").replace("http:", "https:")
         answer = await browser.post(address, fields, origin=own)
@@ -426,15 +421,6 @@ async def test_a_key_is_kept_for_https_where_a_proxy_ends_it(make_api: MakeApi) 
         seen = {"X-Forwarded-Proto": "https", "Cookie": ""}
         shown = await api.http.get(address, headers=seen)
         assert shown.headers["set-cookie"].endswith("; Secure")
-
-
-async def test_a_form_of_another_site_is_no_failed_login(make_api: MakeApi) -> None:
-    async with make_api(auth="keys", max_failed_logins=2) as api:
-        browser = Browser(api)
-        for _ in range(4):
-            forged = await browser.post("/ui/sign-in", {"key": "zq_no_no"}, "http://evil.example")
-            assert (forged.status_code, "another site" in forged.text) == (403, True)
-        await browser.send("/ui/sign-in", key=api.operator)
 
 
 async def test_a_token_that_is_none_of_ours_is_replaced(browser: Browser) -> None:
