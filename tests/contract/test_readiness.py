@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import pytest
@@ -80,71 +80,38 @@ async def ears() -> Ears:
 
 # What is announced.
 
-Event = Callable[[QueueUnderTest], AsyncIterator[None]]
-"""Prepares the queue, lets somebody watch it, and does what is to be told."""
+Event = tuple[str, Callable[[QueueUnderTest, str, str], Awaitable[object]]]
+"""What a queue's one message is before, and what is done: to the queue, to it, to its claim."""
 
 
-async def happens(event: Event, queue: QueueUnderTest, watch: Awaitable[None]) -> None:
-    """Let an event happen to a queue that is watched."""
-    parts = event(queue)
-    await anext(parts)
-    await watch
-    assert await anext(parts, "the end") == "the end"
+async def happens(
+    event: Event, queue: QueueUnderTest, watch: Awaitable[None] | None = None
+) -> None:
+    """Prepare the queue, let somebody watch it, and do what is to be told."""
+    before, act = event
+    message_id = claim_id = ""
+    if before != "absent":
+        (message_id,) = await queue.post("a", delay=30 * MINUTE if before == "delayed" else 0)
+    if before == "claimed":
+        claim_id = await queue.claim_id(ttl=30 * MINUTE)
+    if watch is not None:
+        await watch
+    await act(queue, message_id, claim_id)
 
 
-async def a_post(queue: QueueUnderTest) -> AsyncIterator[None]:
-    yield
-    await queue.post("a")
-
-
-async def a_release(queue: QueueUnderTest) -> AsyncIterator[None]:
-    await queue.post("a")
-    claim_id = await queue.claim_id()
-    yield
-    await queue.release(claim_id)
-
-
-async def a_settlement(queue: QueueUnderTest) -> AsyncIterator[None]:
-    (message_id,) = await queue.post("a")
-    claim_id = await queue.claim_id()
-    yield
-    await queue.settle(claim_id, give_back(message_id))
-
-
-async def a_failure(queue: QueueUnderTest) -> AsyncIterator[None]:
-    (message_id,) = await queue.post("a")
-    claim_id = await queue.claim_id()
-    yield
-    await queue.settle(claim_id, fail(message_id))
-
-
-async def an_edit(queue: QueueUnderTest) -> AsyncIterator[None]:
-    (message_id,) = await queue.post("a", delay=10 * MINUTE)
-    yield
-    await queue.edit(message_id, delay=0)
-
-
-async def a_promotion(queue: QueueUnderTest) -> AsyncIterator[None]:
-    await queue.post("a", delay=10 * MINUTE)
-    yield
-    queue.advance(11 * MINUTE)
+async def promote(queue: QueueUnderTest, *_: str) -> None:
+    queue.advance(31 * MINUTE)
     await queue.sweep()
 
 
-async def an_exposure(queue: QueueUnderTest) -> AsyncIterator[None]:
-    await queue.post("a", delay=10 * MINUTE)
-    yield
-    assert await queue.release_delayed() == 1
-
-
 EVENTS: dict[str, Event] = {
-    "post": a_post,
-    "release": a_release,
-    "settlement": a_settlement,
-    "failure": a_failure,
-    "edit": an_edit,
-    "promotion": a_promotion,
-    "exposure": an_exposure,
+    "post": ("absent", lambda queue, *_: queue.post("a")),
+    "release": ("claimed", lambda queue, _, claim: queue.release(claim)),
+    "settlement": ("claimed", lambda queue, one, claim: queue.settle(claim, give_back(one))),
+    "failure": ("claimed", lambda queue, one, claim: queue.settle(claim, fail(one))),
+    "edit": ("delayed", lambda queue, one, _: queue.edit(one, delay=0)),
+    "promotion": ("delayed", promote),
+    "exposure": ("delayed", lambda queue, *_: queue.release_delayed()),
 }
 
 
@@ -354,69 +321,19 @@ async def test_another_process_knows_what_is_due(queue: QueueUnderTest) -> None:
 # What makes something due earlier, after who waits has asked `next_due`.
 
 
-async def a_delayed_post(queue: QueueUnderTest) -> AsyncIterator[None]:
-    yield
-    await queue.post("a", delay=HOUR)
-
-
-async def an_earlier_delay(queue: QueueUnderTest) -> AsyncIterator[None]:
-    (message_id,) = await queue.post("a", delay=HOUR)
-    yield
-    await queue.edit(message_id, delay=30 * MINUTE)
-
-
-async def a_lease(queue: QueueUnderTest) -> AsyncIterator[None]:
-    await queue.post("a")
-    yield
-    await queue.claim()
-
-
-async def a_shorter_lease(queue: QueueUnderTest) -> AsyncIterator[None]:
-    (message_id,) = await queue.post("a")
-    claim_id = await queue.claim_id(ttl=30 * MINUTE)
-    yield
-    await queue.settle(claim_id, extend(message_id, 10 * MINUTE))
-
-
-async def a_shorter_renewal(queue: QueueUnderTest) -> AsyncIterator[None]:
-    await queue.post("a")
-    claim_id = await queue.claim_id(ttl=30 * MINUTE)
-    yield
-    await queue.renew(claim_id, ttl=10 * MINUTE)
-
-
-async def a_parking(queue: QueueUnderTest) -> AsyncIterator[None]:
-    (message_id,) = await queue.post("a")
-    claim_id = await queue.claim_id(ttl=30 * MINUTE)
-    yield
-    await queue.settle(claim_id, give_back(message_id, 10 * MINUTE))
-
-
-async def a_parking_of_a_claim(queue: QueueUnderTest) -> AsyncIterator[None]:
-    await queue.post("a")
-    claim_id = await queue.claim_id(ttl=30 * MINUTE)
-    yield
-    await queue.release(claim_id, delay=10 * MINUTE)
-
-
-async def a_back_off(queue: QueueUnderTest) -> AsyncIterator[None]:
-    (message_id,) = await queue.post("a")
-    claim_id = await queue.claim_id(ttl=30 * MINUTE)
-    yield
-    retries = RetryPolicy(backoff=backoff(10 * MINUTE))
-    await queue.settle(claim_id, fail(message_id), retries=retries)
-
-
+SOON = 10 * MINUTE
 HASTENINGS: dict[str, Event] = {
-    "delayed post": a_delayed_post,
-    "earlier delay": an_earlier_delay,
-    "lease": a_lease,
-    "shorter lease": a_shorter_lease,
-    "shorter renewal": a_shorter_renewal,
-    "parking": a_parking,
-    "parking of a claim": a_parking_of_a_claim,
-    "back-off": a_back_off,
-}
+    "delayed post": ("absent", lambda queue, *_: queue.post("a", delay=SOON)),
+    "earlier delay": ("delayed", lambda queue, one, _: queue.edit(one, delay=SOON)),
+    "lease": ("ready", lambda queue, *_: queue.claim()),
+    "shorter lease": ("claimed", lambda queue, one, claim: queue.settle(claim, extend(one, SOON))),
+    "shorter renewal": ("claimed", lambda queue, _, claim: queue.renew(claim, ttl=SOON)),
+    "parking": ("claimed", lambda queue, one, claim: queue.settle(claim, give_back(one, SOON))),
+    "parking of a claim": ("claimed", lambda queue, _, claim: queue.release(claim, delay=SOON)),
+    "back-off": ("claimed", lambda queue, one, claim: queue.settle(
+        claim, fail(one), retries=RetryPolicy(backoff=backoff(SOON))
+    )),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("hastening", HASTENINGS)

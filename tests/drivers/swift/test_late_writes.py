@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import pytest
 
@@ -20,19 +20,19 @@ from tests.contract.subject import (
     ids,
     texts,
 )
+from tests.contract.test_readiness import EVENTS, Event, happens
 from tests.drivers.swift.conftest import a_queue
 from tests.drivers.swift.faulty_proxy import Fault, FaultyProxy
 from tests.drivers.swift.together import OpenSwift, together
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import QueueRef, RetryPolicy
-from zaqar_lite.domain.settlements import Outcome
+from zaqar_lite.domain.settlements import Outcome, Settlement
 
 pytestmark = pytest.mark.anyio
 
 QUICK = "&timeout=1&patience=6"
 FAILING = "&timeout=3&patience=1"
 """A write that hangs fails, and is not repeated; others have their time on a busy machine, too."""
-Step = Callable[[QueueUnderTest], Awaitable[None]]
 
 
 async def land(fault: Fault, go: threading.Event) -> None:
@@ -46,99 +46,61 @@ async def land(fault: Fault, go: threading.Event) -> None:
     assert fault.landed == [401]
 
 
-async def post(queue: QueueUnderTest) -> None:
-    await queue.post("a")
-
-
-async def claim(queue: QueueUnderTest) -> None:
-    await queue.post("a")
+async def claim(queue: QueueUnderTest, *_: str) -> None:
     await queue.release(await queue.claim_id())
 
 
-async def release(queue: QueueUnderTest) -> None:
-    await queue.release(await posted_and_claimed(queue))
-
-
-async def renew(queue: QueueUnderTest) -> None:
-    claim_id = await posted_and_claimed(queue)
+async def renew(queue: QueueUnderTest, _: str, claim_id: str) -> None:
     await queue.renew(claim_id)
     await queue.release(claim_id)
 
 
-async def edit(queue: QueueUnderTest) -> None:
-    (message_id,) = await queue.post("a", delay=MINUTE)
-    await queue.edit(message_id, delay=0)
-
-
-async def edit_body(queue: QueueUnderTest) -> None:
+async def edit_body(queue: QueueUnderTest, *_: str) -> None:
     (message_id,) = await queue.post("b", delay=MINUTE)
     await queue.edit(message_id, "a", delay=0)
 
 
-async def give_one_back(queue: QueueUnderTest) -> None:
-    claim_id, message_id = await claimed(queue)
-    assert await queue.outcomes(claim_id, give_back(message_id)) == [Outcome.DONE]
-
-
-async def fail_one(queue: QueueUnderTest) -> None:
+async def fail_one(queue: QueueUnderTest, message_id: str, claim_id: str) -> None:
     """It waits for a back-off that is over when the late write comes."""
-    claim_id, message_id = await claimed(queue)
     retries = RetryPolicy(backoff=backoff(MINUTE))
     assert await queue.outcomes(claim_id, fail(message_id), retries=retries) == [Outcome.DONE]
     queue.advance(2 * MINUTE)
 
 
-async def extend_one(queue: QueueUnderTest) -> None:
-    claim_id, message_id = await claimed(queue)
+async def extend_one(queue: QueueUnderTest, message_id: str, claim_id: str) -> None:
     assert await queue.outcomes(claim_id, extend(message_id, HOUR)) == [Outcome.DONE]
     await queue.release(claim_id)
 
 
-async def meet_a_lapse(queue: QueueUnderTest) -> None:
+async def meet_a_lapse(queue: QueueUnderTest, *_: str) -> None:
     """The sweep ends the attempt, and writes that."""
-    await claimed(queue)
-    queue.advance(11 * MINUTE)
+    queue.advance(31 * MINUTE)
     await queue.sweep()
-
-
-async def claimed(queue: QueueUnderTest) -> tuple[str, str]:
-    (message_id,) = await queue.post("a")
-    return await queue.claim_id(), message_id
-
-
-async def release_delayed(queue: QueueUnderTest) -> None:
-    await queue.post("a", delay=MINUTE)
-    assert await queue.release_delayed() == 1
-
-
-async def posted_and_claimed(queue: QueueUnderTest) -> str:
-    await queue.post("a")
-    return await queue.claim_id()
 
 
 @together(
     [
-        pytest.param(post, "PUT", 0, id="a-post"),
-        pytest.param(claim, "POST", 0, id="a-claim"),
-        pytest.param(release, "POST", 1, id="a-release"),
-        pytest.param(renew, "POST", 1, id="a-renewal"),
-        pytest.param(edit, "POST", 0, id="an-edit"),
-        pytest.param(edit_body, "PUT", 1, id="an-edit-of-the-body"),
-        pytest.param(release_delayed, "POST", 0, id="a-delay-that-is-switched-off"),
-        pytest.param(give_one_back, "POST", 1, id="a-message-given-back"),
-        pytest.param(fail_one, "POST", 1, id="a-failure"),
-        pytest.param(extend_one, "POST", 1, id="a-lease-of-one-message"),
-        pytest.param(meet_a_lapse, "POST", 1, id="a-lapse"),
+        pytest.param("PUT", 0, EVENTS["post"], id="a-post"),
+        pytest.param("POST", 0, ("ready", claim), id="a-claim"),
+        pytest.param("POST", 1, EVENTS["release"], id="a-release"),
+        pytest.param("POST", 1, ("claimed", renew), id="a-renewal"),
+        pytest.param("POST", 0, EVENTS["edit"], id="an-edit"),
+        pytest.param("PUT", 1, ("absent", edit_body), id="an-edit-of-the-body"),
+        pytest.param("POST", 0, EVENTS["exposure"], id="a-delay-that-is-switched-off"),
+        pytest.param("POST", 1, EVENTS["settlement"], id="a-message-given-back"),
+        pytest.param("POST", 1, ("claimed", fail_one), id="a-failure"),
+        pytest.param("POST", 1, ("claimed", extend_one), id="a-lease-of-one-message"),
+        pytest.param("POST", 1, ("claimed", meet_a_lapse), id="a-lapse"),
     ]
 )
 async def test_what_hung_changes_nothing_that_another_holds(
-    open_swift: OpenSwift, proxy: FaultyProxy, step: Step, method: str, skip: int
+    open_swift: OpenSwift, proxy: FaultyProxy, method: str, skip: int, event: Event
 ) -> None:
     """The write is repeated and the message claimed; then the first try comes."""
     queue = a_queue(await open_swift(proxy.url, options=QUICK))
     go = threading.Event()
     fault = proxy.fault(method, "/m/", pause=go, skip=skip)
-    await step(queue)
+    await happens(event, queue)
     holder = await queue.claim_id()
     await land(fault, go)
     assert (await queue.claim()).claim_id is None
@@ -194,45 +156,31 @@ async def test_a_move_that_hung_changes_nothing_that_another_holds(
     assert await target.bodies() == await source.bodies() == []
 
 
-Settle = Callable[[QueueUnderTest, str, str], Awaitable[object]]
-
-
-async def reject(queue: QueueUnderTest, claim_id: str, message_id: str) -> object:
-    target = queue.named("target").as_dead_letter_queue()
-    return await queue.settle(claim_id, bury(message_id), retries=RetryPolicy(target))
-
-
-async def give_up(queue: QueueUnderTest, claim_id: str, message_id: str) -> object:
-    return await queue.settle(claim_id, give_back(message_id))
-
-
-async def acknowledge(queue: QueueUnderTest, claim_id: str, message_id: str) -> object:
-    return await queue.settle(claim_id, ack(message_id))
-
-
-async def lengthen(queue: QueueUnderTest, claim_id: str, message_id: str) -> object:
-    return await queue.settle(claim_id, extend(message_id, HOUR))
-
-
 @together(
     [
-        pytest.param(give_up, "PUT", "/a/", id="the-attempt"),
-        pytest.param(give_up, "POST", "/m/", id="a-release"),
-        pytest.param(lengthen, "POST", "/m/", id="a-lease"),
-        pytest.param(acknowledge, "DELETE", "/m/", id="an-acknowledgement"),
-        pytest.param(reject, "POST", "/m/", id="a-rejection"),
+        pytest.param(give_back, "PUT", "/a/", id="the-attempt"),
+        pytest.param(give_back, "POST", "/m/", id="a-release"),
+        pytest.param(lambda one: extend(one, HOUR), "POST", "/m/", id="a-lease"),
+        pytest.param(ack, "DELETE", "/m/", id="an-acknowledgement"),
+        pytest.param(bury, "POST", "/m/", id="a-rejection"),
     ]
 )
 async def test_a_settlement_that_failed_changes_nothing_when_its_write_comes_late(
-    open_swift: OpenSwift, proxy: FaultyProxy, settle: Settle, method: str, place: str
+    open_swift: OpenSwift,
+    proxy: FaultyProxy,
+    act: Callable[[str], Settlement],
+    method: str,
+    place: str,
 ) -> None:
     """It was answered 503; the lease has lapsed, and the message is another's by then."""
     queue = a_queue(await open_swift(proxy.url, options=FAILING))
-    claim_id, message_id = await claimed(queue)
+    (message_id,) = await queue.post("a")
+    claim_id = await queue.claim_id()
+    retries = RetryPolicy(queue.named("target").as_dead_letter_queue())
     go = threading.Event()
     fault = proxy.fault(method, place, pause=go)
     with pytest.raises(Unavailable):
-        await settle(queue, claim_id, message_id)
+        await queue.settle(claim_id, act(message_id), retries=retries)
     queue.advance(11 * MINUTE)
     holder = await queue.claim_id()
     await land(fault, go)
