@@ -9,11 +9,13 @@ import copy
 import logging
 import random
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Self
 
+from tests.drivers.sql.contract_hooks import check_database
 from tests.drivers.sql.store import Store
-from tests.drivers.sql.tables import broken
 from tests.drivers.store import OTHER, QUEUE, THIRD, texts
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import Claimed, Message, QueueRef
@@ -45,8 +47,15 @@ class Load:
         """What was known at this instant."""
         return copy.deepcopy(self)
 
-    async def run(self, store: Store, seed: int) -> None:
-        """Work until the load is over."""
+    @asynccontextmanager
+    async def on(self, store: Store, tasks: int = 8, seed: int = 0) -> AsyncIterator[None]:
+        """Work on a store while the context lasts, by so many tasks."""
+        running = [asyncio.create_task(self._run(store, seed + number)) for number in range(tasks)]
+        yield
+        self.is_over = True
+        await asyncio.gather(*running)
+
+    async def _run(self, store: Store, seed: int) -> None:
         chance = random.Random(seed)
         while not self.is_over:
             queue = chance.choice(QUEUES)
@@ -117,6 +126,5 @@ class Load:
             while (claimed := await store.claim(500, queue=queue)).claim_id:
                 both = self.held.keys() & set(texts(claimed))
                 wrong += [f"held by {self.held[text]}: {text} was handed out" for text in both]
-        store.db.begin()
-        await store.db.future()
-        return wrong + broken(store.db.connection, store.db.clock.now_ms())
+        await check_database(store.db)
+        return wrong

@@ -1,5 +1,6 @@
 """Both stores over one file, or in RAM."""
 
+import asyncio
 from pathlib import Path
 
 from tests.drivers.store import QUEUE, BothStores
@@ -42,6 +43,16 @@ class Store(BothStores):
     def rows(self, table: str) -> int:
         """How many rows a table has."""
         return int(self.db.execute(f"SELECT count(*) FROM {table}").get)  # noqa: S608 - ours
+
+    async def found(self, statement: str) -> None:
+        """Wait until a statement finds a row."""
+        while not self.db.execute(statement).get:  # noqa: ASYNC110 - the test's own poll
+            await asyncio.sleep(0)
+
+    async def is_syncing(self) -> None:
+        """Wait until a batch is on its way to the disk."""
+        while self.db._syncing is None:  # noqa: ASYNC110 - the test's own poll
+            await asyncio.sleep(0)
 
     async def acknowledge(self, claimed: Claimed, queue: QueueRef = QUEUE) -> None:
         """Settle all that a claim holds."""

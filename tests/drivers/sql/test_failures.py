@@ -17,10 +17,10 @@ from typing import Any
 import apsw
 import pytest
 
+from tests.drivers.sql.contract_hooks import check_database
 from tests.drivers.sql.disk import Disk, Hook, failing_disk
 from tests.drivers.sql.load import Load
 from tests.drivers.sql.store import Store
-from tests.drivers.sql.tables import broken
 from tests.drivers.store import HOUR, OTHER, QUEUE, message, texts
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import ListQuery, QueueRef
@@ -74,28 +74,13 @@ def syncs(monkeypatch: pytest.MonkeyPatch) -> Syncs:
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    """A store on an ordinary disk; its tables are looked at in the end."""
-    async with Store(tmp_path / "data") as opened:
-        yield opened
-        await check(opened)
-
-
-@pytest.fixture
 async def disk(tmp_path: Path) -> AsyncIterator[tuple[Store, Disk]]:
     """A store, and the disk below it that can fail; its tables are looked at in the end."""
     with failing_disk() as failing:
         async with Store(tmp_path / "data") as opened:
             yield opened, failing
             failing.hook = None
-            await check(opened)
-
-
-async def check(store: Store) -> None:
-    """Compare the counts with what is there."""
-    store.db.begin()
-    await store.db.future()
-    assert broken(store.db.connection, store.db.clock.now_ms()) == []
+            await check_database(opened.db)
 
 
 async def under_load(
@@ -104,14 +89,13 @@ async def under_load(
     """Let the disk fail by a hook under a load: some is refused, and no promise is broken."""
     load = Load()
     failing.hook = hook
-    tasks = [asyncio.create_task(load.run(store, 8 * seed + number)) for number in range(8)]
-    tasks += [asyncio.ensure_future(other(load)) for other in besides]
+    others = [asyncio.ensure_future(other(load)) for other in besides]
     ends = time.monotonic() + 20  # for longer where the machine is too busy for any refusal
-    await asyncio.sleep(1)
-    while not load.refusals and time.monotonic() < ends:  # noqa: ASYNC110 - the test's own poll
-        await asyncio.sleep(0.05)
-    load.is_over = True
-    await asyncio.gather(*tasks)
+    async with load.on(store, seed=8 * seed):
+        await asyncio.sleep(1)
+        while not load.refusals and time.monotonic() < ends:  # noqa: ASYNC110 - the test's own poll
+            await asyncio.sleep(0.05)
+    await asyncio.gather(*others)
     failing.hook = None
     assert load.refusals
     await store.restart()
@@ -147,13 +131,11 @@ async def work_again(store: Store, *, posts: bool = True) -> None:
 
 async def test_a_sync_that_fails_once(store: Store, syncs: Syncs) -> None:
     load = Load()
-    tasks = [asyncio.create_task(load.run(store, seed)) for seed in range(8)]
-    for _ in range(10):
-        await asyncio.sleep(0.05)
-        syncs.failing = 1
-    await asyncio.sleep(0.1)
-    load.is_over = True
-    await asyncio.gather(*tasks)
+    async with load.on(store):
+        for _ in range(10):
+            await asyncio.sleep(0.05)
+            syncs.failing = 1
+        await asyncio.sleep(0.1)
     assert load.refusals["The store's disk failed."]
     syncs.failing = 0
     await work_again(store, posts=False)  # the last failure may have come late
@@ -168,8 +150,7 @@ async def test_what_was_not_synced_is_neither_acknowledged_nor_seen(
     (first,) = await store.post("first")
     syncs.failing = 1
     posting = asyncio.create_task(store.post("second"))
-    while store.db._syncing is None:  # noqa: ASYNC110 - the test's own poll
-        await asyncio.sleep(0)
+    await store.is_syncing()
     # A reader that saw the second message is not answered with it.
     with pytest.raises(Unavailable):
         await store.messages.list_messages(QUEUE, ListQuery(10, include_claimed=True))
@@ -224,32 +205,29 @@ async def test_syncs_that_fail_for_a_while(store: Store, syncs: Syncs) -> None:
 
 
 async def test_a_sync_fails_behind_what_was_copied_already(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, syncs: Syncs
+    store: Store, monkeypatch: pytest.MonkeyPatch, syncs: Syncs
 ) -> None:
     """A copy takes along what was committed meanwhile: SQLite syncs that by itself."""
     monkeypatch.setattr(place, "_COPY_AT", 0)
-    async with Store(tmp_path / "data") as store:
-        load = Load()
-        failing = threading.Event()
+    load = Load()
+    failing = threading.Event()
 
-        def let_it_be_copied() -> None:
-            if failing.is_set():
-                failing.clear()
-                time.sleep(0.05)  # the copying thread goes on
-                syncs.failing = 1
+    def let_it_be_copied() -> None:
+        if failing.is_set():
+            failing.clear()
+            time.sleep(0.05)  # the copying thread goes on
+            syncs.failing = 1
 
-        syncs.before = let_it_be_copied
-        tasks = [asyncio.create_task(load.run(store, seed)) for seed in range(8)]
+    syncs.before = let_it_be_copied
+    async with load.on(store):
         for _ in range(15):
             await asyncio.sleep(0.05)
             failing.set()
-        load.is_over = True
-        await asyncio.gather(*tasks)
-        syncs.before = None
-        syncs.failing = 0
-        await work_again(store)
-        load.begun.add("afterwards")
-        assert await load.violations(store) == []
+    syncs.before = None
+    syncs.failing = 0
+    await work_again(store)
+    load.begun.add("afterwards")
+    assert await load.violations(store) == []
 
 
 @pytest.mark.parametrize("written", [20, 40])
@@ -279,7 +257,7 @@ async def test_a_sync_fails_and_then_the_file_too(
                     await asyncio.sleep(0.001)
             failing.hook = None
             await work_again(store)
-            await check(store)
+            await check_database(store.db)
             assert len(await store.bodies(QUEUE)) in {2_001, 2_001 - len(ids[::3])}
 
 
@@ -395,7 +373,7 @@ async def test_closing_while_syncs_fail(
         await store.post("last")
         found = await store.bodies()
         assert [text for text in found if not text.startswith("lost")] == ["first", "last"]
-        await check(store)
+        await check_database(store.db)
 
 
 @pytest.mark.parametrize("rounds", [0, 3, 10, 30])
@@ -422,8 +400,7 @@ async def test_a_large_post_that_fails_half_way(disk: tuple[Store, Disk], rounds
 
 async def test_a_large_post_whose_first_step_is_undone_is_not_there(store: Store) -> None:
     posting = asyncio.create_task(store.post(*[message("x")] * 1_000))
-    while not store.db.execute("SELECT 1 FROM post").get:  # noqa: ASYNC110 - the test's own poll
-        await asyncio.sleep(0)
+    await store.found("SELECT 1 FROM post")
     store.db.fail_batch(apsw.FullError("undone"))
     with pytest.raises(Unavailable):
         await posting
@@ -437,8 +414,7 @@ async def test_what_is_left_of_a_large_post_does_not_come_after_the_queue_was_em
 ) -> None:
     store, failing = disk
     posting = asyncio.create_task(store.post(*[message("x")] * 8_000))
-    while not store.db.execute("SELECT 1 FROM post").get:  # noqa: ASYNC110 - the test's own poll
-        await asyncio.sleep(0)
+    await store.found("SELECT 1 FROM post")
     await store.post("beside it", to=OTHER)  # the first batch is stored
     failing.hook = failing_at(("wal", "write"), apsw.FullError)
     assert isinstance((await asyncio.gather(posting, return_exceptions=True))[0], Unavailable)
@@ -460,8 +436,7 @@ async def test_a_large_post_that_a_crash_cuts_short_is_finished(tmp_path: Path) 
                     QUEUE, large, client_id="producer", batch_key=whole, version=None
                 )
             )
-            while not store.db.execute("SELECT 1 FROM post WHERE part = 0").get:  # noqa: ASYNC110
-                await asyncio.sleep(0)
+            await store.found("SELECT 1 FROM post WHERE part = 0")
             await store.post("beside it", to=OTHER)
             disk.copy(store.place.file, tmp_path / "copy", store.place.synced, random.Random(1))
             await posting
@@ -472,7 +447,7 @@ async def test_a_large_post_that_a_crash_cuts_short_is_finished(tmp_path: Path) 
         )
         assert {one.duplicate for one in again} == {True}
         assert len({one.id for one in again}) == 5_000
-        await check(left)
+        await check_database(left.db)
 
 
 async def test_a_store_opens_where_a_post_can_not_be_finished_yet(tmp_path: Path) -> None:
@@ -491,8 +466,7 @@ async def test_a_store_opens_where_a_post_can_not_be_finished_yet(tmp_path: Path
         await store.post("first", message("short", ttl=1))
         store.db.connection.set_exec_trace(trace)
         posting = asyncio.create_task(store.post(*["x"] * 5_000))
-        while not store.db.execute("SELECT 1 FROM post WHERE part = 0").get:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        await store.found("SELECT 1 FROM post WHERE part = 0")
         await store.post("beside it", to=OTHER)  # the batch with part 0 is stored
         is_full = True
         with pytest.raises(Unavailable):
@@ -509,7 +483,7 @@ async def test_a_store_opens_where_a_post_can_not_be_finished_yet(tmp_path: Path
         is_full = False
         await left.sweep()
         assert await left.bodies() == ["first", *["x"] * 5_000]
-        await check(left)
+        await check_database(left.db)
     finally:
         await left.messages.close()
 
@@ -536,7 +510,7 @@ async def test_a_large_post_that_is_cut_short_before_it_is_whole_is_forgotten(
     async with Store(tmp_path / "data") as left:
         assert left.rows("post") == 0
         assert await left.bodies() == []
-        await check(left)
+        await check_database(left.db)
 
 
 async def test_a_small_post_waits_for_a_few_parts_of_a_large_one_only(store: Store) -> None:
@@ -554,19 +528,18 @@ async def test_a_small_post_waits_for_a_few_parts_of_a_large_one_only(store: Sto
 
 
 async def test_nobody_waits_at_the_gate_for_a_store_that_can_not_be_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, syncs: Syncs
+    store: Store, monkeypatch: pytest.MonkeyPatch, syncs: Syncs
 ) -> None:
     monkeypatch.setattr(place, "_RESTART_AT", 0)
-    async with Store(tmp_path / "data") as store:
-        await store.post("first")
-        syncs.failing = 10_000
+    await store.post("first")
+    syncs.failing = 10_000
+    with pytest.raises(Unavailable):
+        await store.post("lost")
+    async with asyncio.timeout(2):
         with pytest.raises(Unavailable):
-            await store.post("lost")
-        async with asyncio.timeout(2):
-            with pytest.raises(Unavailable):
-                await store.claim()
-        syncs.failing = 0
-        await work_again(store)
+            await store.claim()
+    syncs.failing = 0
+    await work_again(store)
 
 
 LAST = QueueRef("project-9", "queue-99999")
@@ -649,8 +622,7 @@ async def test_nobody_sees_a_drop_before_it_is_durable(
     }
     with syncs.hanging():
         dropping = asyncio.create_task(store.messages.purge(QUEUE, forget=True))
-        while store.db._syncing is None:  # noqa: ASYNC110 - the test's own poll
-            await asyncio.sleep(0)
+        await store.is_syncing()
         reading = asyncio.ensure_future(calls[call]())
         await asyncio.sleep(0.05)
         is_early = reading.done()
@@ -665,8 +637,7 @@ async def test_nobody_lists_a_queue_before_it_is_durable(
 ) -> None:
     with syncs.hanging():
         making = [asyncio.create_task(store.management.create_queue(QUEUE, {}, max_queues=9))]
-        while store.db._syncing is None:  # noqa: ASYNC110 - the test's own poll
-            await asyncio.sleep(0)
+        await store.is_syncing()
         if is_next_begun:
             making.append(
                 asyncio.create_task(store.management.create_queue(OTHER, {}, max_queues=9))
@@ -690,8 +661,7 @@ async def test_a_queue_that_is_not_durable_stays_in_memory(
         posting = asyncio.create_task(store.post("second"))
         await asyncio.sleep(0)
         store.db.write_queues()  # as a sweep does in the middle of a batch
-        while store.db._syncing is None:  # noqa: ASYNC110 - the test's own poll
-            await asyncio.sleep(0)
+        await store.is_syncing()
         reading = asyncio.create_task(store.bodies(QUEUE))
         await asyncio.sleep(0.05)
         is_early = reading.done()

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import random
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_posts_of_any_size_are_cancelled_under_load(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(place, "_COPY_AT", 128 << 10)
     monkeypatch.setattr(place, "_RESTART_AT", 1 << 20)
@@ -38,16 +37,15 @@ async def test_posts_of_any_size_are_cancelled_under_load(
                 await posting
             await store.messages.purge(greedy)
 
-    async with Store(tmp_path / "data") as store:
-        tasks = [asyncio.create_task(load.run(store, seed)) for seed in range(6)]
-        tasks += [asyncio.create_task(go_away(store, number)) for number in range(4)]
-        await asyncio.sleep(2)
-        load.is_over = True
-        await asyncio.wait_for(asyncio.gather(*tasks), 30)
-        assert not load.refusals
-        if begun := store.db.busy.values():  # by clients that have gone
-            await asyncio.wait(begun, timeout=30)
-        assert await load.violations(store) == []
-        assert not store.db.busy
-        await store.restart()
-        assert await load.violations(store) == []
+    async with asyncio.timeout(30):
+        async with load.on(store, tasks=6):
+            going = [asyncio.create_task(go_away(store, number)) for number in range(4)]
+            await asyncio.sleep(2)
+        await asyncio.gather(*going)
+    assert not load.refusals
+    if begun := store.db.busy.values():  # by clients that have gone
+        await asyncio.wait(begun, timeout=30)
+    assert await load.violations(store) == []
+    assert not store.db.busy
+    await store.restart()
+    assert await load.violations(store) == []

@@ -17,13 +17,12 @@ from zaqar_lite.storage.sql import place
 pytestmark = pytest.mark.anyio
 
 
-async def test_settings_of_the_connections_are_in_effect(tmp_path: Path) -> None:
-    async with Store(tmp_path / "data") as store:
-        found = {
-            name: store.db.connection.pragma(name)
-            for name in ("journal_mode", "synchronous", "temp_store", "cache_size", "auto_vacuum")
-        }
-        limit = store.db.connection.pragma("journal_size_limit")
+async def test_settings_of_the_connections_are_in_effect(store: Store) -> None:
+    found = {
+        name: store.db.connection.pragma(name)
+        for name in ("journal_mode", "synchronous", "temp_store", "cache_size", "auto_vacuum")
+    }
+    limit = store.db.connection.pragma("journal_size_limit")
     in_ram = place.InRam().open()
     assert found == {
         "journal_mode": "wal",
@@ -51,18 +50,17 @@ async def test_a_file_is_refused_in_words_where_what_a_start_reads_is_damaged(
             await Store(tmp_path / "data").messages.open()
 
 
-async def test_a_cut_short_post_that_can_not_be_read_is_forgotten(tmp_path: Path) -> None:
+async def test_a_cut_short_post_that_can_not_be_read_is_forgotten(store: Store) -> None:
     """It was never acknowledged. The file is damaged, or another version wrote it."""
-    async with Store(tmp_path / "data") as store:
-        for part in (b"\xc1", b"\x90"):
-            values = (part[0], 0, b"", part)
-            await store.db.write(
-                lambda db, values: [*db.execute("INSERT INTO post VALUES (?, ?, ?, ?)", values)],
-                values,
-            )
-        await store.restart()
-        await store.post("text")
-        assert store.rows("post") == 0
+    for part in (b"\xc1", b"\x90"):
+        values = (part[0], 0, b"", part)
+        await store.db.write(
+            lambda db, values: [*db.execute("INSERT INTO post VALUES (?, ?, ?, ?)", values)],
+            values,
+        )
+    await store.restart()
+    await store.post("text")
+    assert store.rows("post") == 0
 
 
 async def test_the_event_loop_syncs_nothing(tmp_path: Path) -> None:
@@ -86,7 +84,7 @@ async def test_the_event_loop_syncs_nothing(tmp_path: Path) -> None:
 
 
 async def test_nothing_uses_the_connection_while_a_thread_begins_the_log_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(place, "_RESTART_AT", 64 << 10)
     begun, over = threading.Event(), threading.Event()
@@ -95,43 +93,41 @@ async def test_nothing_uses_the_connection_while_a_thread_begins_the_log_anew(
         begun.set()
         over.wait(10)
 
-    async with Store(tmp_path / "data") as store:
-        store.db.connection.create_scalar_function("wait", wait, 0)
-        restart = store.place.restart
+    store.db.connection.create_scalar_function("wait", wait, 0)
+    restart = store.place.restart
 
-        def slow() -> None:
-            store.db.connection.execute("SELECT wait()").fetchall()
-            restart()
+    def slow() -> None:
+        store.db.connection.execute("SELECT wait()").fetchall()
+        restart()
 
-        monkeypatch.setattr(store.place, "restart", slow)
-        await store.post(*["x" * 100] * 50)
-        tasks: list[asyncio.Task[object]] = []
-        tasks.append(asyncio.create_task(store.post(*["x" * 100] * 5_000)))
-        while not begun.is_set():  # noqa: ASYNC110 - the test's own poll
-            await asyncio.sleep(0.001)
-        tasks += [asyncio.create_task(store.post(*["x"] * count)) for count in (1, 100, 5_000)]
-        tasks.append(asyncio.create_task(store.claim()))
-        tasks.append(asyncio.create_task(store.sweep()))
-        await store.messages.ping()
-        await asyncio.sleep(0.01)
-        assert not any(task.done() for task in tasks)
-        over.set()
-        await asyncio.gather(*tasks)
+    monkeypatch.setattr(store.place, "restart", slow)
+    await store.post(*["x" * 100] * 50)
+    tasks: list[asyncio.Task[object]] = []
+    tasks.append(asyncio.create_task(store.post(*["x" * 100] * 5_000)))
+    while not begun.is_set():  # noqa: ASYNC110 - the test's own poll
+        await asyncio.sleep(0.001)
+    tasks += [asyncio.create_task(store.post(*["x"] * count)) for count in (1, 100, 5_000)]
+    tasks.append(asyncio.create_task(store.claim()))
+    tasks.append(asyncio.create_task(store.sweep()))
+    await store.messages.ping()
+    await asyncio.sleep(0.01)
+    assert not any(task.done() for task in tasks)
+    over.set()
+    await asyncio.gather(*tasks)
 
 
 async def test_shares_and_a_log_that_begins_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(place, "_RESTART_AT", 64 << 10)
-    async with Store(tmp_path / "data") as store:
 
-        async def post(number: int) -> None:
-            for _ in range(40):
-                large = 600 if number == 1 else 100
-                await store.post(*["x" * 100] * large, to=QueueRef(f"project-{number % 4}", "q"))
+    async def post(number: int) -> None:
+        for _ in range(40):
+            large = 600 if number == 1 else 100
+            await store.post(*["x" * 100] * large, to=QueueRef(f"project-{number % 4}", "q"))
 
-        await asyncio.gather(*map(post, range(8)))
-        assert store.place.wal_bytes < 32 << 20
+    await asyncio.gather(*map(post, range(8)))
+    assert store.place.wal_bytes < 32 << 20
 
 
 async def test_closing_while_the_log_is_copied(

@@ -33,14 +33,12 @@ async def test_what_was_acknowledged_survives(
     copies: list[tuple[Path, Load, str]] = []
     with failing_disk() as disk:
         async with Store(tmp_path / "data") as store:
-            tasks = [asyncio.create_task(load.run(store, seed * TASKS + n)) for n in range(TASKS)]
-            for number in range(EACH):
-                await asyncio.sleep(chance.uniform(0.02, 0.4))
-                known, copied = load.snapshot(), tmp_path / f"copy-{number}"
-                end = disk.copy(store.place.file, copied, store.place.synced, chance)
-                copies.append((copied, known, end))
-            load.is_over = True
-            await asyncio.gather(*tasks)
+            async with load.on(store, TASKS, seed * TASKS):
+                for number in range(EACH):
+                    await asyncio.sleep(chance.uniform(0.02, 0.4))
+                    known, copied = load.snapshot(), tmp_path / f"copy-{number}"
+                    end = disk.copy(store.place.file, copied, store.place.synced, chance)
+                    copies.append((copied, known, end))
     assert not load.refusals
     for copied, known, end in copies:
         async with Store(copied) as left:

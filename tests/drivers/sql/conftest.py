@@ -1,0 +1,17 @@
+"""A store in a file, on an ordinary disk; its tables are looked at in the end."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.drivers.sql.contract_hooks import check_database
+from tests.drivers.sql.store import Store
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    """Both stores, open."""
+    async with Store(tmp_path / "data") as opened:
+        yield opened
+        await check_database(opened.db)
