@@ -3,10 +3,12 @@
 import pytest
 
 from tests.contract.conftest import OpenStores
+from tests.contract.stores import Stores
 from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, ids, new
+from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import LimitReached
 from zaqar_lite.domain.ids import is_message_id
-from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.models import Capability, QueueRef
 from zaqar_lite.domain.posts import NewMessage
 
 pytestmark = pytest.mark.anyio
@@ -76,6 +78,22 @@ async def test_a_client_comes_back_as_it_was(queue: QueueUnderTest) -> None:
             (posted,) = await queue.post(new("a", headers=headers), client=client)
             message = await queue.get_one(posted)
             assert (message.client_id, message.headers) == (client, headers)
+
+
+async def test_positions_go_on_after_a_restart_with_a_clock_that_was_set_back(
+    queue: QueueUnderTest,
+) -> None:
+    """Also behind what is deleted by then: a reader at its marker must not miss what comes."""
+    queue.stores.need(Capability.DURABLE)
+    queue.advance(HOUR)
+    earlier = await queue.post("a", "gone", ttl=3 * HOUR)
+    await queue.delete(earlier[1])
+    old = queue.stores
+    await old.close()
+    queue = queue.at(await Stores.open(old.case, old.uri, Clock(), old.options, old.opened))
+    (later,) = await queue.post("b")
+    assert later > max(earlier)
+    assert await queue.bodies() == ["a", "b"]
 
 
 AWKWARD = [

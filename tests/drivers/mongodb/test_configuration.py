@@ -18,29 +18,6 @@ from zaqar_lite.storage.mongodb.connection import read_configuration
 pytestmark = pytest.mark.anyio
 
 
-@pytest.mark.parametrize(
-    ("uri", "extra", "words"),
-    [
-        ("mongodb://h/?w=0", {}, "w=majority"),
-        ("mongodb://h", {"databse": "x"}, "database, collection_prefix, create_indexes"),
-        ("mongodb://h", {"database": 5}, "must be a str"),
-        ("mongodb://h", {"create_indexes": "no"}, "must be a bool"),
-    ],
-)
-def test_what_can_never_work_is_refused(uri: str, extra: dict[str, object], words: str) -> None:
-    with pytest.raises(ConfigurationError, match=words):
-        create(uri, clock=Clock(), options=StoreOptions(extra=extra))
-
-
-@pytest.mark.parametrize(
-    "uri", ["mongodb://", "mongodb://h/?w=majority&readPreference=none", "mongodb://h:port"]
-)
-async def test_a_uri_that_pymongo_refuses_is_told_when_it_opens(uri: str) -> None:
-    store, _ = create(uri, clock=Clock(), options=StoreOptions())
-    with pytest.raises(ConfigurationError, match="URI"):
-        await store.open()
-
-
 def test_writes_are_confirmed_by_a_majority_unless_the_uri_says_otherwise() -> None:
     assert read_configuration("mongodb://h", {}).client_options["w"] == "majority"
     assert "w" not in read_configuration("mongodb://h/?w=2", {}).client_options

@@ -9,31 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.server import ServerProcess, serve_in_vain
-from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import ConfigurationError, Unavailable
-from zaqar_lite.domain.models import StoreOptions
+from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.storage.opendata import slatedb as slatedb_engine
 from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
-from zaqar_lite.storage.registry import create_stores
-
-WRONG = {
-    "unknown scheme": "foo:///{}/x",
-    "unknown engine": "opendata+foo:///{}/x",
-    "no scheme": "{}/x",
-    "no address": "http://[",
-    "no address of ours": "embedded://[",
-    "no bucket": "opendata+s3://[",
-    "NUL": "embedded://{}/x%00",
-    "NUL in SlateDB": "opendata+slatedb://{}/x%00",
-    "long name": "embedded://{}/" + "x" * 256,
-    "long name in SlateDB": "opendata+slatedb://{}/" + "x" * 256,
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_no_driver_is_made_of_a_wrong_uri(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError):
-        create_stores(WRONG[name].format(tmp_path), clock=Clock(), options=StoreOptions())
 
 
 @pytest.mark.parametrize("uri", ["http://[", "embedded:///x%00"])

@@ -23,10 +23,8 @@ from tests.drivers.redis.steps import crash_before, full, standing_still
 from tests.drivers.redis.test_parts import MOST_AT_ONCE
 from tests.services import RedisServer
 from tests.waiting import until_available
-from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
-from zaqar_lite.domain.models import DelayMode, StoreOptions
-from zaqar_lite.storage.redis import create
+from zaqar_lite.domain.models import DelayMode
 from zaqar_lite.storage.redis.address import Address
 from zaqar_lite.storage.redis.faults import ConnectionLost
 from zaqar_lite.storage.redis.keys import FAMILIES, keys_of
@@ -494,22 +492,3 @@ async def test_tls_is_checked(open_queue: Open, tmp_path: Path) -> None:
 async def test_nobody_there_is_unavailable(open_queue: Open) -> None:
     with pytest.raises(Unavailable, match="No connection"):
         await open_queue(f"redis://127.0.0.1:{services.process.free_port()}")
-
-
-@pytest.mark.parametrize(
-    ("uri", "reason"),
-    [
-        ("redis://h:nonsense", "port"),
-        ("redis://h/zero", "database"),
-        ("redis+cluster://h/1", "cluster"),
-        ("redis+sentinel://h:1,h:2", "service"),
-        ("unix://", "socket"),
-        ("redis://h?timeout=never", "timeout"),
-        ("redis://h?retries=3", "retries"),
-        ("redis://user@h", "password"),
-        ("rediss://h?ssl_ca_certs=/nowhere", "certificates"),
-    ],
-)
-def test_wrong_uris_are_refused(uri: str, reason: str) -> None:
-    with pytest.raises(ConfigurationError, match=reason):
-        create(uri, clock=Clock(), options=StoreOptions())

@@ -356,3 +356,21 @@ async def test_what_came_from_many_sources_is_forgotten_of_each_after_a_day(
     await target.arrived(await reject(second, target, "b"), 1)
     assert client.ttl(last_from(queue, target)) <= 1_000
     assert client.ttl(last_from(second, target)) > 80_000
+
+
+async def test_letters_of_a_queue_that_is_made_again_arrive(
+    queue: QueueUnderTest, target: QueueUnderTest
+) -> None:
+    """Their numbers are not those of letters that left before, also where the clock goes back.
+
+    That of a replica may, which takes over.
+    """
+    policy = target.as_dead_letter_queue(1)
+    queue.advance(MINUTE)
+    await exhaust(queue, "a")
+    await queue.claim(dead_letter=policy)
+    await queue.drop()
+    queue.advance(-MINUTE)
+    await exhaust(queue, "b")
+    await queue.claim(dead_letter=policy)
+    assert await target.bodies() == ["a", "b"]

@@ -5,11 +5,10 @@ import pytest
 from tests.drivers.sql.store import RAM, Store
 from tests.drivers.store import HOUR, MINUTE, QUEUE, message, texts
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import ConfigurationError, NotFound
+from zaqar_lite.domain.errors import NotFound
 from zaqar_lite.domain.metadata import DONE_RETENTION
 from zaqar_lite.domain.models import DelayMode, Edit, Message, StoreOptions
 from zaqar_lite.domain.posts import NewMessage, identify
-from zaqar_lite.storage.sql import create
 
 pytestmark = pytest.mark.anyio
 
@@ -135,17 +134,6 @@ async def test_a_sweep_over_several_queues_keeps_to_its_limit(store: Store) -> N
     assert [(await store.messages.sweep(5)).expired for _ in range(3)] == [5, 3, 0]
 
 
-async def test_nothing_is_kept_of_a_queue_that_is_empty(store: Store) -> None:
-    """A client that names a million queues must not fill the memory for good."""
-    await store.post(KEYED)
-    await store.claim()
-    await store.post(message("a", ttl=MINUTE), to=QUEUE._replace(name="another"))
-    store.clock.advance(HOUR)
-    while (await store.messages.sweep(1)).total:
-        pass
-    assert store.rows("queue") == 0
-
-
 async def test_a_source_of_adopted_messages_is_forgotten_after_a_day(store: Store) -> None:
     now = store.clock.now_ms()
     life = 2 * DAY
@@ -180,14 +168,3 @@ async def test_reading_a_queue_that_is_not_there_keeps_nothing_of_it(store: Stor
     with pytest.raises(NotFound):
         await store.messages.edit(QUEUE, Edit("0" * 32, body=b"2"))
     assert store.rows("queue") == 0
-
-
-@pytest.mark.parametrize("uri", ["memory://host", "memory:///path", "memory://?a=b", "memory://#x"])
-def test_a_uri_that_says_more_than_memory_is_refused(uri: str) -> None:
-    with pytest.raises(ConfigurationError, match="memory://"):
-        create(uri, clock=Clock(), options=StoreOptions())
-
-
-async def test_two_stores_share_nothing(store: Store) -> None:
-    await store.post("a")
-    assert await Store(RAM).bodies() == []

@@ -284,18 +284,6 @@ async def test_a_batch_that_begins_between_a_readers_look_and_its_listing_is_not
     assert texts((await queue.page(after=page.marker)).messages) == ["a", "b", "c"]
 
 
-async def test_positions_go_on_after_a_restart_with_a_clock_that_was_set_back(
-    open_swift: OpenSwift,
-) -> None:
-    queue = a_queue(await open_swift())
-    queue.advance(60 * MINUTE)
-    gone = await queue.post("a", "b")
-    await queue.delete(*gone)
-    behind = queue.at(await open_swift())
-    (later,) = await behind.post("c")
-    assert later > max(gone)
-
-
 async def test_restarts_do_not_drive_positions_away_from_the_clock(open_swift: OpenSwift) -> None:
     """Each goes on from the tail, which is written a minute ahead; that minute does not add up."""
     queue = a_queue(await open_swift())

@@ -13,11 +13,9 @@ from tests.contract.test_processes import start_worker as start_worker  # noqa: 
 from tests.drivers.swift.conftest import a_queue
 from tests.drivers.swift.faulty_proxy import FaultyProxy
 from tests.drivers.swift.together import OpenSwift
-from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, QueueChanged, Unavailable
-from zaqar_lite.domain.models import Capability, DelayMode, QueueRecord, StoreOptions
+from zaqar_lite.domain.models import Capability, DelayMode, QueueRecord
 from zaqar_lite.domain.settlements import Outcome
-from zaqar_lite.storage.registry import create_stores
 from zaqar_lite.storage.swift import changing, locks
 
 pytestmark = pytest.mark.anyio
@@ -120,32 +118,6 @@ async def test_a_caller_that_gives_up_leaves_no_thread_that_writes_without_the_l
         assert not done, "the lock was free while the first claim still wrote"
     assert (await other).claim_id is None
     assert await queue.counts() == (0, 0, 3)
-
-
-async def test_several_workers_need_a_coordination_url() -> None:
-    uri = "swift+http://a:b@127.0.0.1:1/auth/v1.0"
-    with pytest.raises(ConfigurationError, match="coordination_url"):
-        create_stores(uri, clock=Clock(), options=StoreOptions(workers=2))
-
-
-@pytest.mark.parametrize(
-    ("uri", "extra", "said"),
-    [
-        ("swift+http://host/auth/v1.0", "", "USER:KEY"),
-        ("swift+http://a:b@host/?prefx=1", "", "prefx"),
-        ("swift+http://a:b@host/?prefix=a/b", "", "prefix"),
-        ("swift+http://a:b@host/?timeout=x", "", "timeout"),
-        ("swift+http://a:b@host/?connections=0", "", "connections"),
-        ("swift+http://a:b@host/?lease=20", "file:///tmp/x", "four times"),
-        ("swift+http://a:b@host/", "redis://h?lock_timeout=5", "four times"),
-        ("swift+https://host/?cloud=x", "", "without a host"),
-        ("swift+https:///?cloud=no-such-cloud", "", "no-such-cloud"),
-    ],
-)
-async def test_a_wrong_setting_is_told(uri: str, extra: str, said: str) -> None:
-    options = StoreOptions(extra={"coordination_url": extra} if extra else {})
-    with pytest.raises(ConfigurationError, match=said):
-        create_stores(uri, clock=Clock(), options=options)
 
 
 async def test_an_unknown_coordination_service_is_told(open_swift: OpenSwift) -> None:
