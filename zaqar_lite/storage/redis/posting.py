@@ -39,6 +39,8 @@ from zaqar_lite.storage.redis.runner import Runner
 
 PART_SIZE = 100
 """Messages of a long post that one step stores, in under 1 ms; many such steps follow."""
+KEYS_PER_STEP = 400
+"""Keys that one step looks up, in 0.2 ms."""
 _PART_BYTES = 65_536
 _SIZE = Struct(">I")
 
@@ -249,8 +251,8 @@ class Posting(MessageStore):
             fields.append(f"b{batch}")
         found: dict[str, KnownKey] = {}
         live, known_at = 0, b""
-        for start in range(0, len(fields) or 1, PART_SIZE):
-            some = fields[start : start + PART_SIZE]
+        for start in range(0, len(fields) or 1, KEYS_PER_STEP):
+            some = fields[start : start + KEYS_PER_STEP]
             _, live, now_at, *entries = await self._runner.run(
                 queue, "known", *some, repeatable=True
             )
