@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.faulty_server import FaultyServer
-from tests.keystone import Keystone, User
+from tests.keystone import Keystone, User, account_at, cloud_in
 from tests.test_tls import make_certificate
 from zaqar_lite.client import (
     AsyncClient,
@@ -61,9 +61,8 @@ def test_a_password_login_finds_the_service_and_is_made_once(
 async def test_an_application_credential_logs_the_async_client_in(
     identity: Keystone, queues: FaultyServer
 ) -> None:
-    auth = KeystoneAuth.application_credential(
-        f"{identity.url}/v3", credential_id="ada", secret="secret"
-    )
+    by = {"credential_id": "ada", "secret": "secret"}
+    auth = KeystoneAuth.application_credential(f"{identity.url}/v3", **by)
     async with AsyncClient(auth=auth) as client:
         await client.post("q", 1)
     assert [queues.seen[0][1]["X-Auth-Token"]] == list(identity.state.tokens)
@@ -160,18 +159,17 @@ def test_a_token_that_is_refused_early_is_replaced_once(
     assert queues.stored == [1, 2]
 
 
-def test_a_wrong_password_is_said_so(identity: Keystone) -> None:
+def test_a_wrong_password_and_a_catalogue_without_the_service_are_said_so(
+    identity: Keystone,
+) -> None:
     with Client(auth=password(identity, "wrong")) as client, pytest.raises(Unauthenticated):
         client.post("q", 1)
-
-
-@pytest.mark.parametrize("region", [None, "elsewhere"])
-def test_a_catalogue_without_the_service_is_said_so(identity: Keystone, region: str | None) -> None:
-    if region is None:
-        identity.state.messaging = None
-    auth = KeystoneAuth(password(identity)._session, region=region)
-    with Client(auth=auth) as client, pytest.raises(ZaqarError, match="no messaging service"):
-        client.post("q", 1)
+    for region in ("elsewhere", None):
+        if region is None:
+            identity.state.messaging = None
+        auth = KeystoneAuth(password(identity)._session, region=region)
+        with Client(auth=auth) as client, pytest.raises(ZaqarError, match="no messaging service"):
+            client.post("q", 1)
 
 
 @pytest.mark.filterwarnings("ignore:Support for InfluxDB")  # openstacksdk's own
@@ -179,20 +177,10 @@ def test_clouds_yaml_is_read(
     identity: Keystone, queues: FaultyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("openstack")
-    clouds = tmp_path / "clouds.yaml"
-    auth = {
-        "auth_url": f"{identity.url}/v3",
-        "username": "ada",
-        "password": "secret",
-        "project_name": "demo",
-        "user_domain_name": "Default",
-        "project_domain_name": "Default",
-    }
-    clouds.write_text(
-        json.dumps({"clouds": {"mine": {"auth": auth, "region_name": "here"}}}), encoding="utf-8"
-    )
-    monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", str(clouds))
-    with Client(auth=KeystoneAuth.cloud("mine")) as client:
+    auth = account_at(f"{identity.url}/v3", "secret", "ada", "demo")
+    auth |= {"user_domain_name": "Default", "project_domain_name": "Default"}
+    monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", cloud_in(tmp_path, auth))
+    with Client(auth=KeystoneAuth.cloud("ours")) as client:
         client.post("q", 1)
     assert queues.stored == [1]
 

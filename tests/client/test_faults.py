@@ -4,11 +4,12 @@ import datetime as dt
 import email.utils
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
+from typing import Any
 
 import pytest
 
-from tests.client.conftest import BOTH
 from tests.client.faulty_server import DROP, GARBAGE, LOSE, PAGE, SLOW, Fault, FaultyServer
 from tests.local_http import LocalHandler, LocalServer
 from tests.services.process import free_port
@@ -40,37 +41,37 @@ def faulty() -> Iterator[FaultyServer]:
 class Sync:
     """The sync client behind the async one's face, so that one test holds both to account."""
 
-    def __init__(self, url: str, timeout: float) -> None:
-        self.client = Client(url, retries=QUICK, timeout=timeout)
+    def __init__(self, url: str, **options: Any) -> None:
+        self.own = Client(url, **options)
 
-    async def post(self, queue: str, body: object) -> str:
-        return self.client.post(queue, body)
+    def __getattr__(self, name: str) -> Any:
+        async def call(*given: object) -> object:
+            return getattr(self.own, name)(*given)
 
-    async def pop(self, queue: str) -> object:
-        return self.client.pop(queue)
-
-    async def get_message(self, queue: str, message_id: str) -> object:
-        return self.client.get_message(queue, message_id)
-
-    async def ping(self) -> None:
-        self.client.ping()
-
-    async def close(self) -> None:
-        self.client.close()
+        return call
 
 
-def make(kind: str, url: str, timeout: float = 5) -> AsyncClient | Sync:
-    return (
-        Sync(url, timeout) if kind == "sync" else AsyncClient(url, retries=QUICK, timeout=timeout)
-    )
+Kind = Callable[..., Any]
 
 
-@BOTH
+@pytest.fixture(params=[Sync, AsyncClient])
+def kind(request: pytest.FixtureRequest) -> Kind:
+    """Makes either client."""
+    return partial(request.param, retries=QUICK)
+
+
+@pytest.fixture
+async def client(kind: Kind, faulty: FaultyServer) -> AsyncIterator[Any]:
+    """Either client of that server."""
+    made = kind(faulty.url, timeout=5)
+    yield made
+    await made.close()
+
+
 @pytest.mark.parametrize("script", [[DROP], [LOSE], [503], [429], [LOSE, 503, DROP]], ids=str)
 async def test_a_post_survives_and_is_stored_once(
-    faulty: FaultyServer, kind: str, script: list[Fault]
+    client: Any, faulty: FaultyServer, script: list[Fault]
 ) -> None:
-    client = make(kind, faulty.url)
     faulty.script.extend(script)
     assert await client.post("q", "precious") == "0"
     assert faulty.stored == ["precious"]
@@ -79,15 +80,12 @@ async def test_a_post_survives_and_is_stored_once(
     assert len(keys) == 1
     await client.post("q", "another")
     assert faulty.seen[-1][1]["Idempotency-Key"] not in keys
-    await client.close()
 
 
-@BOTH
 @pytest.mark.parametrize("status", [400, 403, 404, 409, 413, 500])
 async def test_other_errors_are_never_tried_again(
-    faulty: FaultyServer, kind: str, status: int
+    client: Any, faulty: FaultyServer, status: int
 ) -> None:
-    client = make(kind, faulty.url)
     faulty.script.append(status)
     with pytest.raises(ZaqarError) as caught:
         await client.post("q", 1)
@@ -96,14 +94,11 @@ async def test_other_errors_are_never_tried_again(
     assert (error.description, error.request_id) == (f"Description {status}.", "req-1")
     assert len(faulty.seen) == 1
     assert isinstance(error, ServerFault if status == 500 else ZaqarError)
-    await client.close()
 
 
-@BOTH
 async def test_retry_after_is_honoured_and_raised_where_it_is_beyond_patience(
-    faulty: FaultyServer, kind: str
+    client: Any, faulty: FaultyServer
 ) -> None:
-    client = make(kind, faulty.url)
     faulty.script.append((503, {"Retry-After": "1"}))
     await client.post("q", 1)
     (first, _), (second, _) = faulty.seen
@@ -115,12 +110,9 @@ async def test_retry_after_is_honoured_and_raised_where_it_is_beyond_patience(
     assert caught.value.retry_after is not None
     assert 3500 < caught.value.retry_after <= 3600
     assert len(faulty.seen) == 3
-    await client.close()
 
 
-@BOTH
-async def test_retries_end(faulty: FaultyServer, kind: str) -> None:
-    client = make(kind, faulty.url)
+async def test_retries_end(client: Any, faulty: FaultyServer) -> None:
     faulty.script.extend([503] * 9)
     with pytest.raises(Overloaded, match="Description 503"):
         await client.post("q", 1)
@@ -130,14 +122,11 @@ async def test_retries_end(faulty: FaultyServer, kind: str) -> None:
     with pytest.raises(Unreachable) as caught:
         await client.post("q", 1)
     assert caught.value.status is None
-    await client.close()
 
 
-@BOTH
 async def test_a_pop_whose_answer_was_lost_is_not_sent_again(
-    faulty: FaultyServer, kind: str
+    client: Any, faulty: FaultyServer
 ) -> None:
-    client = make(kind, faulty.url)
     faulty.script.append(LOSE)
     with pytest.raises(Unreachable) as caught:
         await client.pop("q")
@@ -146,12 +135,10 @@ async def test_a_pop_whose_answer_was_lost_is_not_sent_again(
     faulty.script.append(503)
     await client.pop("q")
     assert len(faulty.seen) == 3
-    await client.close()
 
 
-@BOTH
-async def test_a_slow_answer_counts_as_none(faulty: FaultyServer, kind: str) -> None:
-    client = make(kind, faulty.url, timeout=0.3)
+async def test_a_slow_answer_counts_as_none(kind: Kind, faulty: FaultyServer) -> None:
+    client = kind(faulty.url, timeout=0.3)
     faulty.script.append(SLOW)
     await client.post("q", "late")
     assert faulty.stored == ["late"]
@@ -163,18 +150,15 @@ async def test_a_slow_answer_counts_as_none(faulty: FaultyServer, kind: str) -> 
     await client.close()
 
 
-@BOTH
-async def test_a_refused_connection_says_that_nothing_was_sent(kind: str) -> None:
-    client = make(kind, f"http://127.0.0.1:{free_port()}")
+async def test_a_refused_connection_says_that_nothing_was_sent(kind: Kind) -> None:
+    client = kind(f"http://127.0.0.1:{free_port()}")
     with pytest.raises(Unreachable, match="No connection") as caught:
         await client.pop("q")
     assert not caught.value.sent
     await client.close()
 
 
-@BOTH
-async def test_what_is_not_zaqar_is_told_apart(faulty: FaultyServer, kind: str) -> None:
-    client = make(kind, faulty.url)
+async def test_what_is_not_zaqar_is_told_apart(client: Any, faulty: FaultyServer) -> None:
     for request in (client.post("q", 1), client.get_message("q", "m")):
         faulty.script.append(GARBAGE)
         with pytest.raises(BadAnswer, match="proxy"):
@@ -182,7 +166,6 @@ async def test_what_is_not_zaqar_is_told_apart(faulty: FaultyServer, kind: str) 
     error = from_response(Response(502, {}, PAGE))
     assert str(error) == "HTTP 502: Welcome to the hotel's wireless network (502)"
     assert str(from_response(Response(502, {}, b"1 < 2"))) == "HTTP 502: 1 < 2 (502)"
-    await client.close()
 
 
 def test_posting_many_over_a_bad_line_stores_each_once(faulty: FaultyServer) -> None:
@@ -232,24 +215,17 @@ def test_the_address_of_a_server_may_have_a_path(path: str) -> None:
     assert asked == ["/messaging/v2/ping" if "messaging" in path else "/v2/ping"] * 2
 
 
-@BOTH
-async def test_a_server_without_tls_is_asked_once(faulty: FaultyServer, kind: str) -> None:
+async def test_a_server_without_tls_is_asked_once(faulty: FaultyServer, kind: Kind) -> None:
     """It will not speak TLS at the next try either; nor does a worker try again."""
-    url = faulty.url.replace("http:", "https:")
     tries: list[Resend] = []
-    policy = RetryPolicy(on_retry=tries.append)
-    handle = worker("q")(print)
-    if kind == "sync":
-        with Client(url, retries=policy) as client:
-            with pytest.raises(Unreachable, match="is its address http://") as refused:
-                client.post("q", 1)
-            with pytest.raises(Unreachable, match="is its address http://"):
-                handle.run(client)
-    else:
-        async with AsyncClient(url, retries=policy) as other:
-            with pytest.raises(Unreachable, match="is its address http://") as refused:
-                await other.post("q", 1)
-            with pytest.raises(Unreachable, match="is its address http://"):
-                await handle.serve(other)
+    client = kind(faulty.url.replace("http:", "https:"), retries=RetryPolicy(on_retry=tries.append))
+    with pytest.raises(Unreachable, match="is its address http://") as refused:
+        await client.post("q", 1)
     assert (refused.value.permanent, refused.value.sent) == (True, False)
+    with pytest.raises(Unreachable, match="is its address http://"):  # noqa: PT012 - the clients differ
+        if isinstance(client, AsyncClient):
+            await worker("q")(print).serve(client)
+        else:
+            worker("q")(print).run(client.own)
     assert tries == []
+    await client.close()
