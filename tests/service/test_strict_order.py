@@ -25,7 +25,7 @@ from zaqar_lite.domain.posts import Copy, NewMessage
 from zaqar_lite.domain.subscriptions import Subscription, SubscriptionDraft
 from zaqar_lite.domain.topics import topic_ref
 from zaqar_lite.service.delivery.attempt import Answer, DeliverySender, Notification, Transport
-from zaqar_lite.service.delivery.deliveries import KIND, Deliveries, StrictOrder
+from zaqar_lite.service.delivery.deliveries import KIND, Deliver, Deliveries, Look, StrictOrder
 from zaqar_lite.service.delivery.inspection import AttemptLog
 from zaqar_lite.service.delivery.internal_targets import QueueTarget
 from zaqar_lite.service.delivery.outbox import (
@@ -43,7 +43,6 @@ from zaqar_lite.service.delivery.outbox import (
 )
 from zaqar_lite.service.long_polling import LongPolling
 from zaqar_lite.service.post_validation import Draft
-from zaqar_lite.service.subscriptions import subscriber_cache
 from zaqar_lite.service.subscriptions.subscriber_cache import SubscriberCache
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 from zaqar_lite.storage.base import MessageStore
@@ -103,11 +102,26 @@ class Process(Composed):
         (message,) = (await self.store.list_messages(queue, ListQuery(1))).messages
         return message
 
+    def strict_order(self, deliver: Deliver, look: Look) -> StrictOrder:
+        """Make what delivers in order, by these functions."""
+        return StrictOrder(
+            self.store,
+            self.management,
+            self.subscriptions,
+            self.subscribers,
+            self.clock,
+            deliver=deliver,
+            look=look,
+        )
+
     def deliver(self, transports: Mapping[str, Transport]) -> Deliveries:
         """Make what delivers by these transports."""
         return Deliveries(
             self.store,
+            self.management,
+            self.queues,
             self.subscriptions,
+            self.subscribers,
             long_polling=LongPolling(self.store, most=10, most_per_project=10),
             sender=DeliverySender(transports, self.clock, has_ended=lambda _: False),
             log=AttemptLog(self.management, self.clock),
@@ -129,7 +143,7 @@ def still() -> Clock:
 
 async def test_while_a_turn_delivers_no_other_process_takes_one() -> None:
     process = Process()
-    messages, clock = process.store, process.clock
+    clock = process.clock
     made, delivered = await process.subscribe(), list[str]()
 
     async def end(delivery: Delivery, _: Subscription) -> None:
@@ -142,10 +156,7 @@ async def test_while_a_turn_delivers_no_other_process_takes_one() -> None:
         assert later > clock.now_ms()
         await end(delivery, subscription)
 
-    first, second = (
-        StrictOrder(messages, process.subscriptions, clock, deliver=deliver, look=look)
-        for deliver in (try_meanwhile, end)
-    )
+    first, second = (process.strict_order(deliver, look) for deliver in (try_meanwhile, end))
     await process.line_up(made, "a", "b")
     assert await first.work(QUEUE, made) is None
     assert delivered == ["a", "b"]
@@ -159,7 +170,6 @@ async def test_what_is_not_ordered_any_more_is_noted_by_who_delivers() -> None:
     failing = Process(process.clock, (process.store, cast(ManagementStore, store)))
     store.fails_at = 2
     await failing.subscriptions.update(QUEUE, made, SubscriptionDraft(options={"ordered": False}))
-    process.subscribers.forget(QUEUE)
     await process.messages.post(QUEUE, [Draft(b"1")], size=1, client_id="c")
     await process.deliver({"http": receiver})._work_on_ordered(QUEUE, made)
     assert len(receiver.ids) == 1
@@ -170,20 +180,19 @@ async def test_what_is_not_ordered_any_more_is_noted_by_who_delivers() -> None:
 
 async def test_work_that_the_store_ends_holds_no_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     process = Process()
-    messages, clock = process.store, process.clock
     made, delivered = await process.subscribe(), list[str]()
 
     async def deliver(delivery: Delivery, _: Subscription) -> None:
         delivered.append(delivery.id)
 
     await process.line_up(made, "a")
-    order = StrictOrder(messages, process.subscriptions, clock, deliver=deliver, look=look)
+    order = process.strict_order(deliver, look)
 
     async def away(*_: object, **__: object) -> None:
         raise Unavailable("The queue is being moved.")
 
     with monkeypatch.context() as patch:
-        patch.setattr(messages, "delete", away)
+        patch.setattr(process.store, "delete", away)
         with pytest.raises(Unavailable):
             await order.work(QUEUE, made)
     assert await order.work(QUEUE, made) is None
@@ -406,9 +415,8 @@ async def test_a_topics_message_goes_to_its_queues_in_steps() -> None:
 
 
 @pytest.mark.parametrize("ending", ["it answered 410", "it was deleted elsewhere"])
-async def test_what_ends_is_sent_nothing_more(ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_ends_is_sent_nothing_more(ending: str) -> None:
     """One piece of work goes through many messages: each is sent by the subscription as it is."""
-    monkeypatch.setattr(subscriber_cache, "_FRESH", 0.0)
     process = Process()
     made = await process.subscribe()
     elsewhere = Process(process.clock, (process.store, process.management))

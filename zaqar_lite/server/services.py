@@ -191,7 +191,10 @@ class Services:
         log = AttemptLog(management, clock)
         self.deliveries = Deliveries(
             messages,
+            management,
+            self.queues,
             self.subscriptions,
+            subscriber_cache,
             long_polling=self.long_polling,
             sender=sender,
             log=log,

@@ -55,10 +55,12 @@ from zaqar_lite.service.delivery.outbox import (
     retry_queue,
 )
 from zaqar_lite.service.long_polling import LongPolling
+from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.records import Held, Holder, Kind, Lease
-from zaqar_lite.service.subscriptions.subscriber_cache import record_of
+from zaqar_lite.service.subscriptions.subscriber_cache import SubscriberCache, record_of
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.management import ManagementStore
 
 logger = logging.getLogger(__name__)
 FAILED_MS = 604_800_000
@@ -101,14 +103,16 @@ class StrictOrder:
     """Deliver what is in the queues of ordered subscriptions."""
 
     messages: MessageStore
+    management: ManagementStore
     subscriptions: Subscriptions
+    subscribers: SubscriberCache
     clock: Clock
     deliver: Deliver
     look: Look
 
     def __post_init__(self) -> None:
         self._kind = Kind(
-            self.subscriptions.management,
+            self.management,
             KIND,
             "The ordered queue",
             _State,
@@ -158,7 +162,7 @@ class StrictOrder:
         ordered = ordered_queue(queue.project, subscription_id)
         while messages := await self._first(ordered, _PAGE):
             for message in messages:
-                subscription = await self.subscriptions.subscriber_cache.one(queue, subscription_id)
+                subscription = await self.subscribers.one(queue, subscription_id)
                 if subscription is None:
                     await self.messages.purge(ordered, forget=True)
                     await self.subscriptions.flags.note(queue, subscription_id, ordered=False)
@@ -207,7 +211,10 @@ class Deliveries:
     """Deliver what is in the outbox until it is stopped."""
 
     messages: MessageStore
+    management: ManagementStore
+    queues: Queues
     subscriptions: Subscriptions
+    subscribers: SubscriberCache
     long_polling: LongPolling
     sender: DeliverySender
     log: AttemptLog
@@ -223,7 +230,9 @@ class Deliveries:
         """Called when a subscription was disabled."""
         self._strict_order = StrictOrder(
             self.messages,
+            self.management,
             self.subscriptions,
+            self.subscribers,
             self.clock,
             deliver=self._retry,
             look=self._look_at_due,
@@ -291,9 +300,9 @@ class Deliveries:
         due = await self._look_at_due(entry, message) if entry.due_at else entry
         if due is None:
             return
-        record = await record_of(self.subscriptions.management, queue)
+        record = await record_of(self.management, queue)
         version = entry.version if record is None else max(entry.version, record.version)
-        all_of_queue = await self.subscriptions.subscriber_cache.of(queue, version)
+        all_of_queue = await self.subscribers.of(queue, version)
         if not all_of_queue:
             await self.subscriptions.flags.clear(queue)
             return
@@ -327,15 +336,11 @@ class Deliveries:
         if delivery.kind == _WAKE_UP:
             await self._work_on_ordered(queue, delivery.subscription, delivery.until)
             return
-        if delivery.kind == "Notification":
-            found = await self.subscriptions.subscriber_cache.one(queue, delivery.subscription)
-        else:  # a list may be from before the change that asks for this; another may have followed
-            name = f"{queue.name}/{delivery.subscription}"
-            found = await self.subscriptions.kind.find(queue.project, name)
-            if found is not None and delivery.id != found.confirmation_id:
-                return
+        found = await self.subscribers.one(queue, delivery.subscription)
         if found is None:
             return  # it ended: nothing more is sent
+        if delivery.kind != "Notification" and delivery.id != found.confirmation_id:
+            return  # another request to confirm has followed it
         again = await self._retry(delivery, found)
         if again is not None:
             await deliver_later(self.messages, [again], self.clock.now_ms())
@@ -350,7 +355,7 @@ class Deliveries:
         if delivery.until <= self.clock.now_ms() + LEAST_LIFE_MS:
             await self.bury(delivery, subscription, "the message's ttl ended")
             return None
-        record = await self.subscriptions.management.get_queue(subscription.queue)
+        record = await self.management.get_queue(subscription.queue)
         policy = None if record is None else record.metadata.get(RETRY_POLICY)
         return await self._deliver(delivery, subscription, policy, is_fresh=False)
 
@@ -386,7 +391,7 @@ class Deliveries:
         queue = QueueRef(entry.project, entry.queue)
         found = await self.messages.get_messages(queue, (entry.id,))
         if not found:
-            record = await self.subscriptions.management.get_queue(queue)
+            record = await self.management.get_queue(queue)
             delays = record is None or record.is_delayed
             is_late = seen.now >= (seen.delay_expires_at or seen.now) + LEAD_MS
             return entry if is_late or not delays or self.clock.now_ms() >= entry.due_at else None
@@ -510,7 +515,7 @@ class Deliveries:
 
     async def _tell(self, queue: QueueRef, body: bytes) -> None:
         """Post to a user's queue, which is made unless it is there; nobody is notified of that."""
-        await self.subscriptions.queues.ensure(queue)
+        await self.queues.ensure(queue)
         await put(self.messages, queue, NewMessage(body, FAILED_MS))
 
     def _note_attempt(self, delivery: Delivery, subscription: Subscription, result: Result) -> None:

@@ -58,7 +58,6 @@ class _Pending:
     attempts: list[Attempt] = field(default_factory=list)
     succeeded_at: int = 0
     failing_since: int | None = None
-    writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 @dataclass(eq=False, repr=False)
@@ -70,6 +69,7 @@ class AttemptLog:
 
     def __post_init__(self) -> None:
         self._pending: dict[tuple[str, str], _Pending] = {}
+        self._writing = asyncio.Lock()
         self._kind = Kind(self.management, KIND, "The log", _Log, lives=lambda log: log.keep_ms)
 
     def add(self, subscription: Subscription, attempt: Attempt, *, succeeded: bool) -> None:
@@ -100,7 +100,8 @@ class AttemptLog:
     async def forget(self, subscription: Subscription) -> None:
         """Remove the log of a subscription that has ended, or begins anew."""
         key = _key(subscription)
-        async with self._pending.pop(key, _Pending(subscription)).writing:
+        self._pending.pop(key, None)
+        async with self._writing:
             await self._kind.delete(*key)
 
     async def flush(self) -> None:
@@ -110,12 +111,10 @@ class AttemptLog:
 
     async def _write(self, key: tuple[str, str]) -> None:
         """Write what is pending of a subscription; what ends meanwhile stays pending."""
-        pending = self._pending.get(key)
-        if pending is None:
-            return
-        async with pending.writing:
-            if self._pending.get(key) is not pending:
-                return  # it is forgotten
+        async with self._writing:
+            pending = self._pending.get(key)
+            if pending is None:
+                return
             attempts = tuple(pending.attempts)
 
             def merge(log: _Log | None) -> _Log:

@@ -1,4 +1,4 @@
-"""The subscriptions of a queue as its deliveries need them: read together, for a second at most."""
+"""The subscriptions of a queue as its deliveries need them: all of it, a second old at most."""
 
 import time
 from collections.abc import Sequence
@@ -120,14 +120,5 @@ class SubscriberCache:
         return subscriptions
 
     async def one(self, queue: QueueRef, identifier: str) -> Subscription | None:
-        """One subscription of a queue, at most a second old; None when there is none (any more).
-
-        It is read alone if no known list has it: another process may just have made it.
-        """
-        known = self._cache.get(queue)
-        if known is not None and time.monotonic() - known.at < _FRESH:
-            for found in known.subscriptions:
-                if found.id == identifier:
-                    return found
-        name = f"{queue.name}/{identifier}"
-        return await self._kind.find(queue.project, name)
+        """One subscription of a queue as it is now; None when there is none (any more)."""
+        return await self._kind.find(queue.project, f"{queue.name}/{identifier}")
