@@ -8,13 +8,13 @@ from typing import Self
 
 
 class LocalServer(ThreadingHTTPServer):
-    """A server on a free loopback port while its block lasts."""
+    """A server on a free loopback port, or a certain one, while its block lasts."""
 
     daemon_threads = True
     request_queue_size = 256
 
-    def __init__(self, handler: type["LocalHandler"]) -> None:
-        super().__init__(("127.0.0.1", 0), handler)
+    def __init__(self, handler: type["LocalHandler"], port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
 
     def handle_error(self, request: object, client_address: object) -> None:

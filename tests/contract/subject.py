@@ -5,7 +5,7 @@ import contextlib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tests.contract.stores import Stores
 from zaqar_lite.domain.attempts import Attempt, Backoff
@@ -213,30 +213,14 @@ class QueueUnderTest:
         )
 
     async def listed(
-        self,
-        *,
-        limit: int = 100,
-        exclude: str | None = None,
-        claimed: bool = True,
-        delayed: bool = True,
-        after: Marker | int | None = None,
-        details: bool = False,
+        self, *, after: Marker | int | None = None, limit: int = 100, **options: Any
     ) -> list[Message]:
-        """All messages of the listing, page by page."""
+        """All messages of the listing, page by page; `options` are those of `page`."""
         found: list[Message] = []
-        while True:
-            page = await self.page(
-                after=after,
-                limit=limit,
-                exclude=exclude,
-                claimed=claimed,
-                delayed=delayed,
-                details=details,
-            )
-            if not page.messages:
-                return found
+        while (page := await self.page(after=after, limit=limit, **options)).messages:
             found += page.messages
             after = page.marker
+        return found
 
     async def followed(self, is_over: Callable[[], bool], *, limit: int = 4) -> list[Message]:
         """All that a reader finds behind its marker, until it is over and no more comes."""
@@ -281,6 +265,7 @@ class QueueUnderTest:
         version: int | None = None,
         backoff: Backoff | None = None,
         details: bool = False,
+        removes: bool = False,
     ) -> Claimed:
         """Claim messages, of an exposing queue also what is delayed."""
         if exposing:
@@ -297,6 +282,7 @@ class QueueUnderTest:
                 client_id=client,
                 retries=RetryPolicy(dead_letter, backoff),
                 details=details,
+                removes=removes,
             ),
         )
 
@@ -312,24 +298,9 @@ class QueueUnderTest:
         claimed = await self.claim(limit, ttl=ttl, grace=grace, client=client)
         return some(claimed.claim_id)
 
-    async def pop(
-        self,
-        limit: int = 10,
-        *,
-        mode: DelayMode = DelayMode.IGNORE,
-        exposing: bool = False,
-        dead_letter: DeadLetter | None = None,
-        version: int | None = None,
-        backoff: Backoff | None = None,
-        details: bool = False,
-    ) -> Claimed:
-        """Pop messages, of an exposing queue also what is delayed."""
-        if exposing:
-            mode = DelayMode.HONOUR
-            await self.release_delayed(limit, version=version)
-        retries = RetryPolicy(dead_letter, backoff)
-        request = ClaimRequest(limit, version, mode, retries=retries, details=details, removes=True)
-        return await self.stores.messages.claim(self.ref, request)
+    async def pop(self, limit: int = 10, **options: Any) -> Claimed:
+        """Pop messages; `options` are those of `claim`, but for its lease."""
+        return await self.claim(limit, removes=True, **options)
 
     async def get_claim(self, claim_id: str, *, details: bool = False) -> Claim:
         """Read a claim."""

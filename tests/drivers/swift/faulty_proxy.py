@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from email.utils import formatdate, parsedate_to_datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Self, TypeVar
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
+from tests.local_http import LocalHandler, LocalServer
 from tests.services import SwiftServer
 from tests.services.process import free_port
 
@@ -100,16 +100,13 @@ class FaultyProxy:
 
     def start(self) -> Self:
         """Listen, again on the same port after `stop`."""
-        self._server = _Server(("127.0.0.1", self.port), self)
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+        self._server = _Server(self).__enter__()
         return self
 
     def stop(self) -> None:
         """Die: no new connection, and those there are end."""
         if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
-            self._server.end_connections()
+            self._server.__exit__()
             self._server = None
 
     def fault(self, method: str, pattern: str, **what: object) -> Fault:
@@ -176,21 +173,16 @@ class FaultyProxy:
         return kinds
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 64
-
-    def __init__(self, address: tuple[str, int], proxy: FaultyProxy) -> None:
+class _Server(LocalServer):
+    def __init__(self, proxy: FaultyProxy) -> None:
         self.proxy = proxy
         self.connections: set[socket.socket] = set()
-        super().__init__(address, _Handler)
+        super().__init__(_Handler, proxy.port)
 
-    def end_connections(self) -> None:
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
         for connection in list(self.connections):
             connection.close() if connection.fileno() < 0 else _cut(connection)
-
-    def handle_error(self, *_: object) -> None:
-        """A cut connection is no news."""
 
 
 def _cut(connection: socket.socket) -> None:
@@ -198,9 +190,7 @@ def _cut(connection: socket.socket) -> None:
         connection.shutdown(socket.SHUT_RDWR)
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
+class _Handler(LocalHandler):
     server: _Server
 
     def setup(self) -> None:
@@ -213,11 +203,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._upstream.close()
         super().finish()
 
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-    def _forward(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+    def respond(self) -> None:
+        body = self.read()
         parts = urlsplit(self.path)
         place = re.sub(r"^/v1/[^/]+", "", parts.path)
         fault = self.server.proxy.note(Seen(self.command, unquote(place), parts.query))
@@ -282,4 +269,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         _cut(self.connection)
 
-    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _forward  # noqa: N815 - the library's names
+    do_HEAD = respond  # noqa: N815 - the library's name

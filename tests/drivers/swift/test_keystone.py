@@ -1,9 +1,8 @@
 """Keystone v3 by clouds.yaml: a small identity service that gives out the real Swift's tokens."""
 
 import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import uuid4
 
@@ -15,6 +14,7 @@ from tests.contract.subject import texts
 from tests.drivers.swift.conftest import a_queue
 from tests.drivers.swift.faulty_proxy import FaultyProxy
 from tests.drivers.swift.together import ALONE
+from tests.local_http import LocalHandler, LocalServer
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import StoreOptions
@@ -24,16 +24,14 @@ pytestmark = pytest.mark.anyio
 PASSWORD = "made-up"
 
 
-class Identity(ThreadingHTTPServer):
+class Identity(LocalServer):
     """As much of Keystone v3 as a password login needs; the catalog leads through the proxy."""
 
-    daemon_threads = True
-
     def __init__(self, proxy: FaultyProxy) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(_Handler)
         self.proxy = proxy
         self.logins = 0
-        self.url = f"http://127.0.0.1:{self.server_port}/v3"
+        self.url += "/v3"
 
     def log_in(self) -> tuple[str, str]:
         """A token and the storage URL, from the auth v1 behind the proxy."""
@@ -45,52 +43,37 @@ class Identity(ThreadingHTTPServer):
         return answer.headers["X-Auth-Token"], answer.headers["X-Storage-Url"]
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(LocalHandler):
     server: Identity
 
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-    def do_GET(self) -> None:
+    def get(self) -> None:
         version = {
             "id": "v3.14",
             "status": "stable",
             "links": [{"rel": "self", "href": self.server.url}],
         }
-        self._answer(200, {"version": version}, "")
+        self._tell(200, {"version": version}, "")
 
-    def do_POST(self) -> None:
-        wanted = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        user = wanted["auth"]["identity"]["password"]["user"]
+    def post(self) -> None:
+        user = json.loads(self.read())["auth"]["identity"]["password"]["user"]
         if user["password"] != PASSWORD:
-            return self._answer(401, {"error": {"code": 401, "message": "no"}}, "")
+            return self._tell(401, {"error": {"code": 401, "message": "no"}}, "")
         token, url = self.server.log_in()
         endpoint = {"interface": "public", "region": "one", "region_id": "one", "url": url}
-        return self._answer(
-            201,
-            {
-                "token": {
-                    "methods": ["password"],
-                    "expires_at": "2099-01-01T00:00:00.000000Z",
-                    "issued_at": "2020-01-01T00:00:00.000000Z",
-                    "user": {"id": "u", "name": "u", "domain": {"id": "d", "name": "d"}},
-                    "project": {"id": "p", "name": "p", "domain": {"id": "d", "name": "d"}},
-                    "roles": [],
-                    "catalog": [{"type": "object-store", "name": "swift", "endpoints": [endpoint]}],
-                }
-            },
-            token,
-        )
+        told = {
+            "methods": ["password"],
+            "expires_at": "2099-01-01T00:00:00.000000Z",
+            "issued_at": "2020-01-01T00:00:00.000000Z",
+            "user": {"id": "u", "name": "u", "domain": {"id": "d", "name": "d"}},
+            "project": {"id": "p", "name": "p", "domain": {"id": "d", "name": "d"}},
+            "roles": [],
+            "catalog": [{"type": "object-store", "name": "swift", "endpoints": [endpoint]}],
+        }
+        return self._tell(201, {"token": told}, token)
 
-    def _answer(self, status: int, document: object, token: str) -> None:
-        body = json.dumps(document).encode()
-        self.send_response(status)
-        if token:
-            self.send_header("X-Subject-Token", token)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+    def _tell(self, status: int, document: object, token: str) -> None:
+        headers = {"Content-Type": "application/json", "X-Subject-Token": token}
+        self.answer(status, json.dumps(document).encode(), headers)
 
 
 @pytest.fixture
@@ -98,72 +81,70 @@ def identity(
     proxy: FaultyProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Identity]:
     """The identity service, and a clouds.yaml with a good and a bad cloud."""
-    server = Identity(proxy)
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-
-    def cloud(password: str) -> dict[str, object]:
-        login = {
-            "auth_url": server.url,
-            "username": "u",
-            "password": password,
-            "project_name": "p",
-            "user_domain_name": "d",
-            "project_domain_name": "d",
+    with Identity(proxy) as server:
+        clouds = {
+            name: {
+                "auth": login(server, password),
+                "region_name": "one",
+                "identity_api_version": "3",
+            }
+            for name, password in (("good", PASSWORD), ("bad", "wrong-one"))
         }
-        return {"auth": login, "region_name": "one", "identity_api_version": "3"}
+        file = tmp_path / "clouds.yaml"
+        file.write_text(json.dumps({"clouds": clouds}), encoding="utf-8")  # JSON is YAML
+        monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", str(file))
+        yield server
 
-    clouds = {"clouds": {"good": cloud(PASSWORD), "bad": cloud("wrong-one")}}
-    (tmp_path / "clouds.yaml").write_text(json.dumps(clouds), encoding="utf-8")  # JSON is YAML
-    monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", str(tmp_path / "clouds.yaml"))
-    yield server
-    server.shutdown()
-    server.server_close()
+
+def login(server: Identity, password: str = PASSWORD) -> dict[str, str]:
+    return {
+        "auth_url": server.url,
+        "username": "u",
+        "password": password,
+        "project_name": "p",
+        "user_domain_name": "d",
+        "project_domain_name": "d",
+    }
+
+
+@asynccontextmanager
+async def opened(cloud: str) -> AsyncIterator[Stores]:
+    """The stores of a cloud."""
+    uri = f"swift+https:///?cloud={cloud}&prefix=test-{uuid4().hex[:12]}"
+    stores = await Stores.open(ALONE, uri, Clock(), StoreOptions(), [])
+    yield stores
+    await stores.close()
 
 
 async def test_a_cloud_of_clouds_yaml_is_used_and_its_token_renewed(
     identity: Identity, proxy: FaultyProxy
 ) -> None:
-    uri = f"swift+https:///?cloud=good&prefix=test-{uuid4().hex[:12]}"
-    stores = await Stores.open(ALONE, uri, Clock(), StoreOptions(), [])
-    try:
+    async with opened("good") as stores:
         queue = a_queue(stores)
         await queue.post(*"abc")
         assert identity.logins == 1
         proxy.end_tokens()
         assert texts((await queue.claim()).messages) == ["a", "b", "c"]
         assert identity.logins == 2
-    finally:
-        await stores.close()
 
 
 async def test_os_variables_are_used(
     identity: Identity, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", str(tmp_path / "none.yaml"))
-    for name, value in {
-        "AUTH_URL": identity.url,
-        "USERNAME": "u",
-        "PASSWORD": PASSWORD,
-        "PROJECT_NAME": "p",
-        "USER_DOMAIN_NAME": "d",
-        "PROJECT_DOMAIN_NAME": "d",
-        "REGION_NAME": "one",
-        "IDENTITY_API_VERSION": "3",
-    }.items():
-        monkeypatch.setenv(f"OS_{name}", value)
-    uri = f"swift+https:///?cloud=envvars&prefix=test-{uuid4().hex[:12]}"
-    stores = await Stores.open(ALONE, uri, Clock(), StoreOptions(), [])
-    try:
+    for name, value in login(identity).items():
+        monkeypatch.setenv(f"OS_{name.upper()}", value)
+    monkeypatch.setenv("OS_REGION_NAME", "one")
+    monkeypatch.setenv("OS_IDENTITY_API_VERSION", "3")
+    async with opened("envvars") as stores:
         await stores.messages.ping()
-    finally:
-        await stores.close()
 
 
 @pytest.mark.usefixtures("identity")
 async def test_a_refused_password_is_told_without_it() -> None:
-    opened: list[Stores] = []
+    stores: list[Stores] = []
     uri = "swift+https:///?cloud=bad&patience=0.2"
     with pytest.raises(Unavailable, match="Keystone") as error:
-        await Stores.open(ALONE, uri, Clock(), StoreOptions(), opened)
-    await opened[0].close()
+        await Stores.open(ALONE, uri, Clock(), StoreOptions(), stores)
+    await stores[0].close()
     assert "wrong-one" not in str(error.value)
