@@ -38,7 +38,7 @@ async def die(*_):
 async def claim(store, ttl_ms):
     await store.post(QUEUE, [NewMessage(b"1", 3_600_000)], client_id="c", version=None)
     if ttl_ms < 60_000:
-        Runner.register_now = die
+        Runner._register = die
     request = ClaimRequest(1, None, DelayMode.IGNORE, ttl_ms, 60_000, "c", RETRIES)
     return await store.claim(QUEUE, request)
 

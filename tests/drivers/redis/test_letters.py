@@ -60,7 +60,7 @@ async def test_a_crash_after_the_claim_said_that_letters_come_is_noticed(
     queue, target = slotted, slotted.named(f"{slotted.ref.name}-dead")
     await exhaust(queue, "a")
     claim = queue.claim(dead_letter=target.as_dead_letter_queue(1))
-    async with stopped(pause_before(Runner, "register_now"), claim):
+    async with stopped(pause_before(Runner, "_register"), claim):
         assert "outbox" not in keys_by_tag(client)[keys_of(queue.ref).tag]
         await queue.sweep()  # it looks at the queue just before the letters come
     visit = client.zscore(EVERYWHERE.key("visits"), keys_of(queue.ref).tag)
@@ -76,7 +76,7 @@ async def test_a_sweep_right_after_the_registration_comes_again_soon(
     await exhaust(queue, "a")
     claim = queue.claim(dead_letter=target.as_dead_letter_queue(1))
     with crash_before("accept"):
-        async with stopped(pause_after(Runner, "register_now"), claim):
+        async with stopped(pause_after(Runner, "_register"), claim):
             await queue.sweep()
     visit = client.zscore(EVERYWHERE.key("visits"), keys_of(queue.ref).tag)
     assert visit - queue.stores.clock.now_ms() <= MINUTE + SECOND

@@ -131,17 +131,15 @@ class Claiming(MessageStore):
             is_long=request.limit > FEW_TAKEN,
             has_policy=True,
         )
-        status, now, examined, moved, instant = reply[:5]
+        status, now, examined, moved = reply[:4]
         self.examined += examined
-        if instant:
-            await self._runner.register(queue, instant)
         if moved:
             await self._outbox.try_to_drain(queue)
         try:
             messages = await self._runner.read(
                 queue,
                 reply,
-                5,
+                4,
                 now,
                 details=request.details,
                 show_delay=request.delay_mode is not DelayMode.IGNORE,
@@ -222,7 +220,7 @@ class Claiming(MessageStore):
         Return a code for each of the first messages, how many were moved, and whether there are
         more.
         """
-        _, instant, moved, outcomes, more, letters = await self._runner.run(
+        _, moved, outcomes, more, letters = await self._runner.run(
             queue,
             "settle",
             "" if version is None else version,
@@ -234,7 +232,6 @@ class Claiming(MessageStore):
             is_long=len(settlements) > FEW_TAKEN,
             has_policy=True,
         )
-        await self._runner.register(queue, instant)
         if moved:
             self._outbox.begin_to_drain(queue, letters)
         return outcomes, moved, bool(more)

@@ -140,8 +140,7 @@ class RedisMessageStore(Connected[Connection], Posting, Claiming):
         if status == b"refused":
             now, due, expires = rest
             edited(edit, Deadlines(due, expires), now)  # raises why
-        now, instant, position, record, track = rest
-        await self._runner.register(queue, instant)
+        now, position, record, track = rest
         return read_message(position, record, track, now)
 
     async def delete(

@@ -117,11 +117,9 @@ class Outbox:
     ) -> None:
         """Store letters and outbox messages in their target."""
         long = is_long(len(letters), letters)
-        _, instant = await self._runner.run(
-            target, operation, source, *letters, repeatable=True, is_long=long
+        await self._runner.run(
+            target, operation, source, *letters, repeatable=True, is_long=long, surely=True
         )
-        if instant:
-            await self._runner.register_now(target, instant)
 
     async def import_messages(
         self, target: QueueRef, messages: Sequence[Message], *, source: str, number: int

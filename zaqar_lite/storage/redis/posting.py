@@ -205,14 +205,12 @@ class Posting(MessageStore):
                 is_long=is_long(len(batch.messages), data),
             )
             if status == b"ok":
-                instant, first = rest
-                await self._runner.register(queue, instant)
                 if longest != "":
                     complete = self._runner.complete_post(queue)
                     await self._runner.follow_ups.run(complete, patience=None)
                 if outbox:
                     self._outbox.begin_to_drain(queue)
-                return await batch.posted(int.from_bytes(first, "big"))
+                return await batch.posted(int.from_bytes(rest[0], "big"))
             if status == b"repeated":
                 return [Posted(one, duplicate=True) for one in read_key(rest[0]).ids]
             if status != b"known" and (looks or not new_keys):  # known keys take no room

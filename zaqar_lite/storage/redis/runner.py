@@ -38,6 +38,7 @@ class Runner:
         repeatable: bool = False,
         is_long: bool = False,
         has_policy: bool = False,
+        surely: bool = False,
     ) -> Any:  # noqa: ANN401 - a reply is what the script made it
         """Run a script on a queue, and repeat it while it only caught up with what was due.
 
@@ -45,6 +46,9 @@ class Runner:
         If dead letters or outbox messages are about to leave, and the script can't register the
         queue for the sweep itself, that is done before. A script that `has_policy` is told behind
         its third word until when the sweep is sure to come.
+
+        Where the script can't register the queue for what it has left to the sweep, that is done
+        too, in the background if it takes long; with `surely` its failure is raised.
 
         Raises:
             QueueChanged: the script found the record at another version.
@@ -57,7 +61,10 @@ class Runner:
             reply = await self.router.run(
                 operation, keys, *given, repeatable=repeatable, long_for=long_for
             )
-            status = reply[0]
+            status, instant = reply[0], reply.pop()
+            if instant:
+                work = self._register(queue, instant)
+                await (work if surely else self.follow_ups.run(work))
             if status == b"busy":
                 await self.complete_post(queue)
             elif status == b"arm":
@@ -110,27 +117,16 @@ class Runner:
     async def _publish(self, queue: QueueRef) -> None:
         status = b"more"
         while status == b"more":
-            (status,) = await self.router.run(
-                "publish", keys_of(queue), repeatable=True, long_for=queue.project
-            )
+            (status,) = await self.run(queue, "publish", repeatable=True, is_long=True)
 
-    async def register(self, queue: QueueRef, instant: int) -> None:
-        """Register a queue for the sweep at an instant (ms; 0: not), now or in the background."""
-        if instant:
-            await self.follow_ups.run(self.register_now(queue, instant))
-
-    async def register_now(self, queue: QueueRef, instant: int) -> None:
-        """Register a queue for the sweep at an instant (ms).
-
-        Raises:
-            Unavailable: it is not known whether the sweep will visit it.
-        """
+    async def _register(self, queue: QueueRef, instant: int) -> None:
+        """Register a queue for the sweep at an instant (ms)."""
         tag = keys_of(queue).tag
         await self.router.run("register", EVERYWHERE, tag, instant, repeatable=True)
 
     async def _arm(self, queue: QueueRef, now: int) -> None:
         """Register a queue whose script asked for it at `now`, before letters leave it."""
-        await self.register_now(queue, now)
+        await self._register(queue, now)
         if len(self._armed) >= _MOST_ARMED:
             self._armed.clear()
         self._armed[queue] = now + ARMED_MS

@@ -38,9 +38,8 @@ local ARGV -- of this call; the first is the offset of the clock that tests move
 local offset, clock, now -- now: milliseconds since 1970 by this server's clock, plus the offset
 local N = {last = 1, horizon = 2, due = 3, returns = 4, armed = 5, part = 6, grouped = 7, bytes = 8}
 local life -- what is noted of the queue, by the places in N of the names in `state`
-local noted, written, raised, latest -- what this call changes, for `finish`
+local noted, written, raised, latest, soonest, first_ready -- what this call changes, for `finish`
 local middles -- parts of dead letters that this call has made
-local first_return -- when the first message that this call parked is ready
 
 -- Let Redis run `act` by its name: `ALWAYS`, or `UNLESS_FULL` where it adds what takes room.
 local function register(name, family, flags, act)
@@ -78,9 +77,21 @@ local function put(command, key, values)
   end
 end
 
--- Let something live until an instant.
-local function keep(deadline)
-  latest = math.max(latest, deadline)
+-- Let what was written live until an instant.
+local function keep(at)
+  latest = math.max(latest, at)
+end
+
+-- The same, and let the sweep come then.
+local function visit(at)
+  keep(at)
+  soonest = math.min(soonest, at)
+end
+
+-- The same where a message becomes ready then.
+local function ready_at(at)
+  visit(at)
+  first_ready = math.min(first_ready, at)
 end
 
 -- An instant as the text of a score.
@@ -93,62 +104,6 @@ local function raise(position, expires)
   raised[#raised + 1], raised[#raised + 2] = score_of(expires), position
   keep(expires)
   written[ids], written[attempts] = true, true
-end
-
--- Write what this call has noted, and let the keys that it has written to live until the horizon of the queue, which
--- is never before any deadline in it. It moves in steps of an hour, so that it is rarely written, and takes all keys
--- along; the minute covers clocks that differ.
-local function finish()
-  put('ZADD', expiry, raised)
-  if not next(written) and #noted == 0 then
-    return
-  end
-  local horizon, ending = tonumber(life[N.horizon] or 0), written
-  if math.max(latest, now) > horizon then
-    horizon = math.max(latest, now) + 3600000
-    note('horizon', score_of(horizon))
-    ending = {}
-    for _, key in ipairs({state, messages, bodies, expiry, ready, due, waiting, tracks, held, claims, leases, lapsed,
-      parked, attempts, ids, groups, outbox, keys, forgets, staged}) do
-      ending[key] = true
-    end
-  end
-  apply('HSET', state, noted)
-  local at = next(ending) and score_of(math.ceil((horizon - offset) / 1000) + 60)
-  for key in pairs(ending) do
-    call('EXPIREAT', key, at)
-  end
-end
-
--- The same as `register` for an operation on a queue. A post in parts is committed, so nothing may be read or stored
--- before the rest of it is there: what waits for `whole` answers 'busy' until then; the driver has the post finished
--- (publish) and comes again. 'changed' is the answer where the queue's record is not at the `version` that the
--- caller decided by (ARGV[2]).
-local function operation(name, flags, checks, act)
-  register(name, 'queue', flags, function()
-    middles, first_return, noted, written, raised, latest = {}, nil, {}, {}, {}, 0
-    life = call('HMGET', state, 'last', 'horizon', 'due', 'returns', 'armed', 'part', 'grouped', 'bytes')
-    if life[N.part] and checks.whole then
-      return {'busy'}
-    end
-    if checks.version and ARGV[2] ~= '' and (call('HGET', queue, 'version') or '0') ~= ARGV[2] then
-      return {'changed'}
-    end
-    local answer = act()
-    finish()
-    return answer
-  end)
-end
-
--- How long keys live, when the sweep must come, and which position is next.
--- For so long (ms) a queue that was registered because letters leave it is visited again: outbox.py.
-local ARMED = 5000
-
--- Note that letters will come: no sweep forgets the queue before the driver has registered it, so
--- that a crash in between loses nothing.
-local function arm()
-  note('armed', score_of(now + ARMED))
-  keep(now + 60000)
 end
 
 -- Let the sweep visit a queue at an instant. The score changes in any case, so that a sweep that has looked
@@ -176,6 +131,68 @@ local function schedule(at)
   return 0
 end
 
+-- Write what this call has noted, and let the keys that it has written to live until the horizon of the queue, which
+-- is never before any deadline in it. It moves in steps of an hour, so that it is rarely written, and takes all keys
+-- along; the minute covers clocks that differ. Who waits looks again every thirty seconds (readiness.py), a little
+-- sooner or later: what is ready later than that they find themselves. Answers the instant to register.
+local function finish()
+  put('ZADD', expiry, raised)
+  local instant = soonest < math.huge and schedule(soonest) or 0
+  if first_ready < now + 37000 then
+    call('SPUBLISH', readiness, 0)
+  end
+  if not next(written) and #noted == 0 then
+    return instant
+  end
+  local horizon, ending = tonumber(life[N.horizon] or 0), written
+  if math.max(latest, now) > horizon then
+    horizon = math.max(latest, now) + 3600000
+    note('horizon', score_of(horizon))
+    ending = {}
+    for _, key in ipairs({state, messages, bodies, expiry, ready, due, waiting, tracks, held, claims, leases, lapsed,
+      parked, attempts, ids, groups, outbox, keys, forgets, staged}) do
+      ending[key] = true
+    end
+  end
+  apply('HSET', state, noted)
+  local at = next(ending) and score_of(math.ceil((horizon - offset) / 1000) + 60)
+  for key in pairs(ending) do
+    call('EXPIREAT', key, at)
+  end
+  return instant
+end
+
+-- The same as `register` for an operation on a queue. A post in parts is committed, so nothing may be read or stored
+-- before the rest of it is there: what waits for `whole` answers 'busy' until then; the driver has the post finished
+-- (publish) and comes again. 'changed' is the answer where the queue's record is not at the `version` that the
+-- caller decided by (ARGV[2]). Behind each answer is an instant at which the driver must register the queue, or 0.
+local function operation(name, flags, checks, act)
+  register(name, 'queue', flags, function()
+    middles, noted, written, raised, latest, soonest, first_ready = {}, {}, {}, {}, 0, math.huge, math.huge
+    life = call('HMGET', state, 'last', 'horizon', 'due', 'returns', 'armed', 'part', 'grouped', 'bytes')
+    if life[N.part] and checks.whole then
+      return {'busy', 0}
+    end
+    if checks.version and ARGV[2] ~= '' and (call('HGET', queue, 'version') or '0') ~= ARGV[2] then
+      return {'changed', 0}
+    end
+    local answer = act()
+    answer[#answer + 1] = finish()
+    return answer
+  end)
+end
+
+-- How long keys live, when the sweep must come, and which position is next.
+-- For so long (ms) a queue that was registered because letters leave it is visited again: outbox.py.
+local ARMED = 5000
+
+-- Note that letters will come: no sweep forgets the queue before the driver has registered it, so
+-- that a crash in between loses nothing.
+local function arm()
+  note('armed', score_of(now + ARMED))
+  keep(now + 60000)
+end
+
 -- Let the sweep look soon whether the outbox was emptied: its process may end before it has done so. The numbers
 -- of letters go on from the last one, whatever the clock does, as long as their target remembers it: a day.
 local function look_after_outbox()
@@ -184,7 +201,7 @@ local function look_after_outbox()
   end
   keep(now + 86400000)
   if visits then
-    schedule(now + 2000)
+    visit(now + 2000)
   end
 end
 

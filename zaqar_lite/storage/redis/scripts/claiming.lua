@@ -92,14 +92,13 @@ end
 -- ARGV: 1 offset, 2 version, 3 claim id or '', 4 limit, 5 to 12: policy, 13 claim ttl (ms), 14 grace (ms),
 --       15 mode (I, H), 16 client, 17 '1' for attempts too, 18 '1' when the claim may exist,
 --       19 room for bodies (bytes)
--- Answers: status, now, examined, moved, instant to register; of each: see take.
+-- Answers: status, now, examined, moved; of each: see take.
 operation('claim', ALWAYS, {whole = true, version = true}, function()
   read_policy()
   local id, ttl, grace, client = ARGV[3], tonumber(ARGV[13]), tonumber(ARGV[14]), ARGV[16]
   local status, taken, examined, moved = take()
-  local answer = {status, now, examined, moved, 0}
+  local answer = {status, now, examined, moved}
   if id == '' or #taken.positions == 0 then
-    answer[5] = first_return and schedule(first_return) or 0
     show_all(answer, taken, ARGV[17])
     forget(taken)
     return answer
@@ -131,8 +130,7 @@ operation('claim', ALWAYS, {whole = true, version = true}, function()
   put('HSET', claims, {id, claim .. table.concat(taken.positions)})
   put('ZADD', leases, {deadline, id})
   keep(deadline + grace)
-  hasten(deadline)
-  answer[5] = schedule(math.min(deadline, first_return or deadline))
+  ready_at(deadline)
   show_all(answer, taken, ARGV[17])
   return answer
 end)
@@ -163,7 +161,7 @@ end)
 --       settlement is: act, two durations (6 bytes each, ms), reason and detail as attempts have them.
 --       Acts: A acknowledge; R release and F fail, with a delay; E extend, with ttl and grace, which for all are
 --       the claim's own from now on; X dead
--- Answers: 'ok', instant to register, moved, a letter for each of the first ids, as many as one call may settle: D done,
+-- Answers: 'ok', moved, a letter for each of the first ids, as many as one call may settle: D done,
 -- N not found, L lapsed, H held by another, T no target; whether there are more (1 or 0); and the dead letters as they
 -- are in the outbox, or none if the driver must read the outbox. Or 'arm' and now: nothing was done, and the driver must
 -- first register the queue for the sweep.
@@ -282,8 +280,7 @@ operation('settle', ALWAYS, {version = true}, function()
     end
   end
   if first_end then
-    hasten(first_end)
+    ready_at(first_end)
   end
-  local at = math.min(first_end or first_return or 0, first_return or first_end or 0)
-  return {'ok', at > 0 and schedule(at) or 0, moved, table.concat(outcomes), #outcomes < #wanted and 1 or 0, letters}
+  return {'ok', moved, table.concat(outcomes), #outcomes < #wanted and 1 or 0, letters}
 end)

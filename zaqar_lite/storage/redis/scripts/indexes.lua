@@ -40,14 +40,6 @@ local function origin_length(track)
   return struct.unpack('>H', track, T.origin_size) - 32768
 end
 
--- Who waits looks again every thirty seconds (readiness.py), a little sooner or later: what is due later
--- than that they find themselves.
-local function hasten(at)
-  if at < now + 37000 then
-    call('SPUBLISH', readiness, 0)
-  end
-end
-
 -- Add to a zset. `scores` is one for all or a list, best as text: Redis writes out each number that
 -- it is given. All are '0' where there is none.
 local function add_to(key, positions, scores)
@@ -173,6 +165,7 @@ local function add_entry(entering, position, expires, d, record, body)
   if d then
     local last = #entering.delayed + 1
     entering.delayed[last], entering.ends[last] = position, d
+    ready_at(tonumber(d))
   else
     entering.ready[#entering.ready + 1] = position
   end
@@ -191,11 +184,6 @@ local function enter(entering)
   if #entering.delayed > 0 then
     add_to(due, entering.delayed, entering.ends)
     add_to(waiting, entering.delayed)
-    local first_due = tonumber(entering.ends[1])
-    for _, d in ipairs(entering.ends) do
-      first_due = math.min(first_due, tonumber(d))
-    end
-    hasten(first_due)
   end
 end
 
@@ -512,7 +500,7 @@ end
 
 -- Make ready, or park, messages whose hand-out has ended: rows of position, track and ending. `from` is the
 -- index they are in, held or lapsed; their tracks are stored with the other `changes` (positions and
--- tracks). `first_return` is when the first of those that were parked is ready.
+-- tracks).
 local function give_back(rows, from, changes)
   local back, waiting_on, ends = {}, {}, {}
   for _, row in ipairs(rows) do
@@ -526,7 +514,7 @@ local function give_back(rows, from, changes)
       end
       waiting_on[#waiting_on + 1] = row.position
       ends[#ends + 1] = score_of(until_when)
-      first_return = math.min(first_return or until_when, until_when)
+      ready_at(until_when)
     else
       back[#back + 1] = row.position
     end
@@ -543,7 +531,6 @@ local function give_back(rows, from, changes)
     end
     add_to(parked, waiting_on, ends)
     note('returns', '1')
-    hasten(first_return)
   end
 end
 

@@ -243,9 +243,9 @@ operation('move', ALWAYS, {whole = true}, function()
   return {'ok', now, table.concat(outcomes), unpack(letters)}
 end)
 
--- Store dead letters at new positions. Answers when the first of them expires or is due; 0 where there are none.
+-- Store dead letters at new positions.
 local function let_in(letters, names)
-  local fresh, soonest = {}, 0
+  local fresh = {}
   local _, known = locate(names)
   for i, letter in ipairs(letters) do
     local track, at = struct.unpack('>Hc0', letter, 9)
@@ -254,12 +254,11 @@ local function let_in(letters, names)
       local history, from = struct.unpack('>I4c0', letter, at)
       local record, body = split_body(letter:sub(from, from + R.randomness - 2), letter, from + R.randomness - 1)
       fresh[#fresh + 1] = {track = track, history = history, record = record, body = body, expires = expires}
-      keep(expires)
-      soonest = soonest == 0 and expires or math.min(soonest, expires)
+      visit(expires)
     end
   end
   if #fresh == 0 then
-    return 0
+    return
   end
   local first, entering = take_positions(#fresh), new_entries()
   local its, named, histories = {}, {}, {}
@@ -269,7 +268,6 @@ local function let_in(letters, names)
       track = track:sub(1, T.flags - 1) .. string.char(track:byte(T.flags) - WAITS) .. track:sub(T.held_until)
       d = struct.unpack('>I6', letter.record, R.due)
       d = d > now and d
-      soonest = math.min(soonest, d or soonest)
     end
     add_entry(entering, position, score_of(letter.expires), d and score_of(d), letter.record, letter.body)
     its[2 * i - 1], its[2 * i] = position, track
@@ -283,7 +281,6 @@ local function let_in(letters, names)
   put('HSET', ids, named)
   put('HSET', attempts, histories)
   enter(entering)
-  return soonest
 end
 
 -- Store what an outbox sent in its target queue: each letter once, even if the call is repeated within a day, and a
@@ -291,7 +288,7 @@ end
 -- ARGV: 1 offset, 2 tag of the source, 3.. letters: sequence number (8 bytes); then of a dead letter length of the
 --       track (2 bytes), track, length of the attempts (4 bytes), attempts, record; of an outbox message 65535
 --       (2 bytes), ttl (5 bytes, ms), delay (5 bytes, ms), record from its randomness on
--- Answers: 'ok', instant to register.
+-- Answers: 'ok'.
 local function accept()
   -- A source sends its letters in the order of their numbers. So a letter is a repeat unless its
   -- number is above that of the last letter that was stored.
@@ -308,15 +305,16 @@ local function accept()
     came = math.max(came, seq)
   end
   if came == last then
-    return {'ok', 0}
+    return {'ok'}
   end
   call('SET', number, score_of(came), 'EX', 86400)
-  local soonest = #dead > 0 and let_in(dead, names) or 0
-  if #blobs > 0 then
-    local first = store(blobs, take_positions(#blobs), now)
-    soonest = soonest == 0 and first or math.min(soonest, first)
+  if #dead > 0 then
+    let_in(dead, names)
   end
-  return {'ok', soonest > 0 and schedule(soonest) or 0}
+  if #blobs > 0 then
+    store(blobs, take_positions(#blobs), now)
+  end
+  return {'ok'}
 end
 
 operation('accept', ALWAYS, {whole = true}, accept)
@@ -326,7 +324,7 @@ operation('import', UNLESS_FULL, {whole = true}, accept)
 
 -- Read the first letters of the outbox.
 -- Answers: the letters.
-operation('read_outbox', ALWAYS, {}, function()
+register('read_outbox', 'queue', ALWAYS, function()
   local letters, bytes = {}, 0
   while #letters < LETTERS and bytes < STEP_BYTES do
     local letter = call('LINDEX', outbox, #letters)
@@ -342,7 +340,7 @@ end)
 -- Remove from the outbox the letters that have arrived.
 -- ARGV: 1 offset, 2 sequence number (8 bytes) of the last of them, 3 how many they were
 -- Answers: 'ok', how many are left
-operation('outbox_ack', ALWAYS, {}, function()
+register('outbox_ack', 'queue', ALWAYS, function()
   local last, count = struct.unpack('>I8', ARGV[2]), tonumber(ARGV[3])
   -- If another process has removed some of them already, the last one is nearer to the front.
   while count > 0 do

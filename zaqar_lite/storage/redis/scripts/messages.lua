@@ -122,7 +122,7 @@ end)
 -- Change a message that is still delayed.
 -- ARGV: 1 offset, 2 version, 3 id (16 bytes), 4 ttl (ms or ''), 5 delay (ms or ''),
 --       6 '1' when the body changes, 7 the body, 8 the second in which it must be due, or ''
--- Answers: 'ok', now, instant to register, position, record with its body, track; or 'missing'; or 'refused', now,
+-- Answers: 'ok', now, position, record with its body, track; or 'missing'; or 'refused', now,
 -- when its delay ends (0 where it has none) and when it expires: domain/refusals.py says why.
 operation('edit', UNLESS_FULL, {whole = true, version = true}, function()
   local found = locate_live({ARGV[3]})
@@ -162,13 +162,13 @@ operation('edit', UNLESS_FULL, {whole = true, version = true}, function()
   local entering = new_entries()
   add_entry(entering, position, score_of(expires), d > now and score_of(d), record, body)
   enter(entering)
-  keep(expires)
+  visit(expires)
   if track then -- the message was moved here from another queue
     track = struct.pack('>I6I5', expires, ttl) .. track:sub(T.claim_count)
     put('HSET', tracks, {position, track})
     written[ids], written[attempts] = true, true
   end
-  return {'ok', now, schedule(math.min(expires, d)), position, join_body(position, record), track or ''}
+  return {'ok', now, position, join_body(position, record), track or ''}
 end)
 
 -- Delete messages, all or none.

@@ -2,16 +2,14 @@
 -- randomness on.
 
 -- Store them at positions from `first` on, as posted at the instant `at`.
--- Answers when the first of them is due or expires.
 local function store(blobs, first, at)
-  local soonest, entering = at + 253402300799000, new_entries()
+  local entering = new_entries()
   -- What messages of one ttl and delay have in common: the head of the record, and the scores.
   local kinds = {}
   local function kind_of(times)
     local ttl, delay = struct.unpack('>I5I5', times)
     local expires, d = at + ttl, delay > 0 and at + delay or 0
-    keep(expires)
-    soonest = math.min(soonest, expires, d > 0 and d or expires)
+    visit(expires)
     kinds[times] = {
       head = struct.pack('>I6I6I5I6', at, expires, ttl, d),
       expires = score_of(expires),
@@ -25,7 +23,6 @@ local function store(blobs, first, at)
     add_entry(entering, struct.pack('>I8', first + k - 1), kind.expires, kind.d, split_body(kind.head, blob, 11))
   end
   enter(entering)
-  return soonest
 end
 
 -- Put outbox messages into the outbox. Each is: which of the new messages it belongs to, from 0 on (4 bytes), where
@@ -55,7 +52,7 @@ local function remember(fields, entries, until_when)
   end
   put('HSET', keys, known)
   add_to(forgets, fields, score_of(until_when))
-  keep(until_when)
+  visit(until_when)
 end
 
 -- The same for the keys of new messages, from the position `first` on: the random half of the message's id (8 bytes),
@@ -150,7 +147,7 @@ end
 --       longest ttl of the messages (ms), where parts follow, 11 what `known` has told of the queue's keys when it was
 --       asked for these, or ''; then parts (words_in): first those of keys, last that of the post's own; or messages
 --       (store), outbox messages (send) and, where any has one, the key of each message (remember_messages)
--- Answers: 'ok', instant to register and first position: the messages are at consecutive ones. Or nothing was done. The
+-- Answers: 'ok' and the first position: the messages are at consecutive ones. Or nothing was done. The
 -- post's own key is known: 'repeated', and its entry (codec.py). A key stands for something else, or is that of a
 -- message: 'known'; the driver looks which, leaves out messages and comes again. Full: 'full', or 'many_keys' and when
 -- the oldest of them ends (ms from now). With outbox messages also 'arm' and now: the driver must register the queue
@@ -179,7 +176,7 @@ operation('post', UNLESS_FULL, {whole = true, version = true}, function()
   if refused then
     return refused
   end
-  local first, until_when, soonest = take_positions(count), now + tonumber(ARGV[3]), now
+  local first, until_when = take_positions(count), now + tonumber(ARGV[3])
   if is_long then
     local fields = {0, struct.pack('>I6I8I6', now, first, until_when)}
     for i = 12, #ARGV do
@@ -189,15 +186,16 @@ operation('post', UNLESS_FULL, {whole = true, version = true}, function()
     put('HSET', staged, fields)
     note('part', '1')
     keep(now + tonumber(ARGV[10]))
+    visit(now)
   else
-    soonest = store(arguments(12, 11 + count), first, now)
+    store(arguments(12, 11 + count), first, now)
     remember_messages(words, first, until_when)
     send(arguments(12 + count, 11 + count + outbox_count), first)
     if has_own then
       remember_post(ARGV[6], first, until_when)
     end
   end
-  return {'ok', schedule(new_keys > 0 and math.min(soonest, until_when) or soonest), struct.pack('>I8', first)}
+  return {'ok', struct.pack('>I8', first)}
 end)
 
 -- Store the next part of a post that was put aside.

@@ -8,7 +8,7 @@
 -- Create a queue's record unless it exists.
 -- ARGV: 1 offset, 2 metadata (JSON)
 -- Answers: 'created' or 'exists', version, metadata, '1' if exposing.
-operation('create_queue', UNLESS_FULL, {}, function()
+register('create_queue', 'queue', UNLESS_FULL, function()
   local record = call('HMGET', queue, 'version', 'metadata', 'exposing')
   if record[1] then
     return {'exists', unpack(record)}
@@ -21,7 +21,10 @@ end)
 -- Replace a queue's record at its version.
 -- ARGV: 1 offset, 2 version, 3 metadata (JSON), 4 '1' if exposing
 -- Answers: 'ok' and the new version; or 'changed'.
-operation('update_queue', UNLESS_FULL, {version = true}, function()
+register('update_queue', 'queue', UNLESS_FULL, function()
+  if (call('HGET', queue, 'version') or '0') ~= ARGV[2] then
+    return {'changed'}
+  end
   local after = math.max(tonumber(ARGV[2]) + 1, clock[1] * 1000000 + clock[2] + offset * 1000)
   after = score_of(after)
   call('HSET', queue, 'version', after, 'metadata', ARGV[3], 'exposing', ARGV[4])
@@ -31,7 +34,7 @@ end)
 -- Delete a queue's record at its version.
 -- ARGV: 1 offset (unused), 2 version
 -- Answers: 'ok', also when there was none; or 'changed'.
-operation('delete_queue', ALWAYS, {}, function()
+register('delete_queue', 'queue', ALWAYS, function()
   local version = call('HGET', queue, 'version')
   if version and version ~= ARGV[2] then
     return {'changed'}
@@ -141,6 +144,7 @@ operation('sweep', ALWAYS, {whole = true}, function()
   else
     call('HDEL', state, 'due')
   end
+  soonest = math.huge -- `following` is no later
   return {'ok', expired, #old, promoted, ended - moved, waiting_letters, following}
 end)
 
