@@ -75,6 +75,11 @@ def test_a_limit_without_a_place_for_dead_letters_is_warned_of(client: Client, q
 
 
 def test_metadata_is_set_and_removed_together(client: Client, queue: str) -> None:
+    with pytest.raises(QueueNotFound) as absent:
+        client.update_queue(queue, {"a": 1})
+    assert absent.value.title == "Not found"
+    assert absent.value.description is not None
+    assert str(absent.value.request_id) in str(absent.value)
     client.create_queue(queue, {"old": 1, "a/b~c": 2})
     changed = client.update_queue(queue, {"_default_message_ttl": 120}, remove=["a/b~c"])
     assert changed["_default_message_ttl"] == 120
@@ -84,14 +89,6 @@ def test_metadata_is_set_and_removed_together(client: Client, queue: str) -> Non
         client.update_queue(queue, {}, remove=["nothing"])
     assert caught.value.status == 409
     assert caught.value.request_id is not None
-
-
-def test_an_absent_queue_is_named_as_such(client: Client, queue: str) -> None:
-    with pytest.raises(QueueNotFound) as caught:
-        client.update_queue(queue, {"a": 1})
-    assert caught.value.title == "Not found"
-    assert caught.value.description is not None
-    assert str(caught.value.request_id) in str(caught.value)
 
 
 def test_listing_queues_pages_to_the_end(server: ServerProcess, queue: str) -> None:

@@ -144,16 +144,9 @@ def test_each_message_of_a_batch_has_its_own_context(
         assert len(the_only(spans.named(f"claim {queue}")).links) == 5
         released = the_only(spans.named(f"release {queue}"))
         assert len(released.links) == 5
-
-
-def test_what_is_popped_is_linked_to_where_it_was_sent(
-    server: ServerProcess, queue: str, spans: Spans
-) -> None:
-    with Client(server.url, project="tests", tracing=Tracing(spans.provider)) as client:
-        client.post(queue, 1)
         assert [one.body for one in client.pop(queue)] == [1]
-    sent, popped = the_only(spans.named(f"send {queue}")), the_only(spans.named(f"pop {queue}"))
-    assert trace_ids(popped) == {of(sent).trace_id}
+    popped = the_only(spans.named(f"pop {queue}"))
+    assert trace_ids(popped) == {of(created[0]).trace_id}
 
 
 async def test_an_async_worker_processes_within_spans_of_its_own(

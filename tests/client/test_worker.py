@@ -113,14 +113,22 @@ async def test_every_message_is_handled_and_poison_ends_in_the_dead_letter_queue
     assert letter.dead_letter.claim_count == 3
 
 
-def test_the_handler_can_be_called_by_itself(client: Client, queue: str) -> None:
+def test_a_handler_can_be_called_by_itself_and_an_async_one_is_served(
+    client: Client, queue: str
+) -> None:
     posted = client.get_message(queue, client.post(queue, 21))
 
     @worker(queue)
     def double(message: Message) -> int:
         return int(message.body) * 2
 
+    @worker(queue)
+    async def handle(message: Message) -> None:
+        pass
+
     assert double(posted) == 42
+    with pytest.raises(TypeError, match="serve"):  # and is not run in threads
+        handle.run(client)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -278,15 +286,6 @@ def test_a_worker_that_may_not_work_says_so(queue: str) -> None:
             worker(queue, concurrency=2)(lambda _: None).run(client)
 
 
-def test_an_async_handler_is_not_run_in_threads(client: Client, queue: str) -> None:
-    @worker(queue)
-    async def handle(message: Message) -> None:
-        pass
-
-    with pytest.raises(TypeError, match="serve"):
-        handle.run(client)
-
-
 async def test_a_worker_survives_a_server_that_restarts(queue: str) -> None:
     with ServerProcess("memory://") as server, Client(server.url) as client:
         seen: list[object] = []
@@ -395,7 +394,7 @@ def test_a_retry_is_written_down_and_so_is_what_is_rejected_without_a_place_to_g
 def test_a_delay_beyond_the_servers_limit_is_a_failure_as_any_other(
     client: Client, queue: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    client.create_queue(queue, QueueOptions(max_failures=2, dead_letter_queue=f"{queue}-dead"))
+    dead = with_letters(client, queue, max_failures=2)
     client.post(queue, 1)
     tries: list[object] = []
 
@@ -407,8 +406,7 @@ def test_a_delay_beyond_the_servers_limit_is_a_failure_as_any_other(
 
     assert handle.run(client, until_empty=True).failed == 2
     assert caplog.text.count("the delay must be between") == 2
-    (letter,) = client.list_dead_letters(f"{queue}-dead")
-    assert told(letter) == [("failed", "tomorrow", None, 0)] * 2
+    assert told(the_letter(client, dead)) == [("failed", "tomorrow", None, 0)] * 2
 
 
 @pytest.mark.parametrize("decision", [Retry(after=10**9), Retry(after=-1), Reject("bad_format")])

@@ -25,6 +25,26 @@ def delivering() -> Iterator[ServerProcess]:
         yield running
 
 
+class Subscription:
+    """Runs `zaqar-lite subscription VERB QUEUE`, which succeeds, for that server."""
+
+    def __init__(self, run: Run, server: ServerProcess, queue: str) -> None:
+        self._run, self._queue = run, queue
+        self.client = Client(server.url, project="tests")
+
+    def __call__(self, verb: str, *words: str) -> list[Any]:
+        code, rows = self._run("subscription", verb, self._queue, *words, url=self.client.url)
+        assert code == 0
+        return rows
+
+
+@pytest.fixture
+def subscription(run: Run, delivering: ServerProcess, queue: str) -> Iterator[Subscription]:
+    made = Subscription(run, delivering, queue)
+    with made.client:
+        yield made
+
+
 def test_a_subscriber_that_the_server_refuses_is_warned_of(
     run: Run, client: Client, queue: str
 ) -> None:
@@ -43,76 +63,57 @@ def test_a_subscriber_that_the_server_refuses_is_warned_of(
 
 
 def test_a_message_is_received_signed_and_its_delivery_is_shown(
-    run: Run, delivering: ServerProcess
+    subscription: Subscription, queue: str
 ) -> None:
-    port = free_port()
-    url = f"http://127.0.0.1:{port}/hook"
-    code, (made,) = run(
-        "subscription", "create", "hooks", url, "--ttl", "1h", "--json", url=delivering.url
-    )
-    assert code == 0
+    client, port = subscription.client, free_port()
+    (made,) = subscription("create", f"http://127.0.0.1:{port}/hook", "--ttl", "1h")
     words = ("listen", "--port", str(port), "--secret", made["secret"], "--count", "2", "--json")
     with subprocess.Popen([*ZAQAR, *words], stdout=subprocess.PIPE) as receiver:
         try:
             wait_until(lambda: listens(port), [], timeout=60)
-            with Client(delivering.url, project="tests") as client:
-                posted = client.post("hooks", {"order": 7})
-                (answer,) = run(
-                    "subscription", "ping", "hooks", made["id"], "--json", url=delivering.url
-                )[1]
-                assert (answer["outcome"], answer["status"]) == ("delivered", 204)
-                shown, _ = receiver.communicate(timeout=60)
-                rows = [json.loads(line) for line in shown.splitlines()]
-                assert all(row["verified"] for row in rows)
-                (came,) = [row for row in rows if row["body"]["Message_Type"] == "Notification"]
-                assert came["body"]["body"] == {"order": 7}
-                assert came["id"] == f"msg_{posted}"
-                wait_until(lambda: len(client.deliveries("hooks", made["id"])) == 1, [], timeout=30)
+            posted = client.post(queue, {"order": 7})
+            (answer,) = subscription("ping", made["id"])
+            assert (answer["outcome"], answer["status"]) == ("delivered", 204)
+            shown, _ = receiver.communicate(timeout=60)
+            rows = [json.loads(line) for line in shown.splitlines()]
+            assert all(row["verified"] for row in rows)
+            (came,) = [row for row in rows if row["body"]["Message_Type"] == "Notification"]
+            assert came["body"]["body"] == {"order": 7}
+            assert came["id"] == f"msg_{posted}"
+            wait_until(lambda: len(client.deliveries(queue, made["id"])) == 1, [], timeout=30)
         finally:
             receiver.kill()
-    _, log = run("subscription", "log", "hooks", made["id"], "--json", url=delivering.url)
+    log = subscription("log", made["id"])
     assert [(row["outcome"], row["status"]) for row in log] == [("delivered", 204)]
-    _, (again,) = run(
-        "subscription", "replay", "hooks", made["id"], "--from", "2020-01-01", "--json",
-        url=delivering.url,
-    )  # fmt: skip
-    assert again == {"replayed": 1}
-    _, listed = run("subscription", "list", "hooks", "--json", url=delivering.url)
-    assert [row["id"] for row in listed] == [made["id"]]
-    assert run("subscription", "delete", "hooks", made["id"], url=delivering.url)[0] == 0
+    assert subscription("replay", made["id"], "--from", "2020-01-01") == [{"replayed": 1}]
+    assert [row["id"] for row in subscription("list")] == [made["id"]]
+    subscription("delete", made["id"])
 
 
-def test_what_failed_is_listed_and_delivered_again(run: Run, delivering: ServerProcess) -> None:
+def test_what_failed_is_listed_and_delivered_again(subscription: Subscription, queue: str) -> None:
+    client, failed = subscription.client, list[Any]()
     with FaultyServer() as server:
         server.script.append(404)
-        url = f"{server.url}/"
-
-        def ask(verb: str, *words: str) -> list[Any]:
-            code, rows = run("subscription", verb, "again", *words, "--json", url=delivering.url)
-            assert code == 0
-            return rows
-
-        (made,) = ask("create", url)
-        (shown,) = ask("show", made["id"])
-        assert (shown["subscriber"], shown["confirmed"]) == (url, False)
-        (rotated,) = ask("rotate", made["id"])
+        (made,) = subscription("create", f"{server.url}/")
+        (shown,) = subscription("show", made["id"])
+        assert (shown["subscriber"], shown["confirmed"]) == (f"{server.url}/", False)
+        (rotated,) = subscription("rotate", made["id"])
         assert rotated["secret"] != made["secret"]
-        assert ask("enable", made["id"]) == []
-        with Client(delivering.url, project="tests") as client:
-            posted = client.post("again", 1)
-            failed: list[Any] = []
+        assert subscription("enable", made["id"]) == []
+        posted = client.post(queue, 1)
 
-            def has_failed() -> bool:
-                failed[:] = ask("log", made["id"], "--failed")
-                return bool(failed)
+        def has_failed() -> bool:
+            failed[:] = subscription("log", made["id"], "--failed")
+            return bool(failed)
 
-            wait_until(has_failed, [], timeout=30)
-            assert (failed[0]["message_id"], failed[0]["attempts"]) == (posted, 1)
-            ask("retry", made["id"], failed[0]["id"])
-            wait_until(lambda: len(client.deliveries("again", made["id"])) == 2, [], timeout=30)
-        assert ask("log", made["id"], "--failed") == []
-        assert [row["outcome"] for row in ask("log", made["id"])] == ["delivered", "undeliverable"]
-        ask("delete", made["id"])
+        wait_until(has_failed, [], timeout=30)
+        assert (failed[0]["message_id"], failed[0]["attempts"]) == (posted, 1)
+        subscription("retry", made["id"], failed[0]["id"])
+        wait_until(lambda: len(client.deliveries(queue, made["id"])) == 2, [], timeout=30)
+        assert not has_failed()
+        log = subscription("log", made["id"])
+        assert [row["outcome"] for row in log] == ["delivered", "undeliverable"]
+        subscription("delete", made["id"])
 
 
 def test_a_request_is_verified_without_a_server(run: Run) -> None:

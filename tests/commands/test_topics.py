@@ -44,7 +44,10 @@ def wait_for(client: Client, name: str, count: int) -> list[Message]:
 
 
 def test_the_methods_of_queues_take_a_topic(client: Client, queue: str) -> None:
+    """The first post makes it."""
     topic = Topic(queue)
+    assert client.post(topic, 0)
+    assert [one.name for one in client.list_topics(name=queue)] == [queue]
     client.subscribe(topic, f"queue:{queue}")
     assert len(client.post_batch(topic, [1, 2])) == 2
     wait_for(client, queue, 2)
@@ -55,27 +58,14 @@ def test_the_methods_of_queues_take_a_topic(client: Client, queue: str) -> None:
     assert list(permit.paths) == [f"/v2/topics/{queue}/messages"]
 
 
-def test_tail_asks_again_and_again_where_the_server_has_no_streams(
-    run: Run, server: ServerProcess, client: Client, queue: str
+def test_tail_asks_again_and_again_where_there_are_no_streams_or_none_for_it(
+    run: Run, server: ServerProcess, client: Client, queue: str, tmp_path: Path
 ) -> None:
     client.post_batch(queue, [1, 2])
+    words = ("message", "tail", queue, "--from-start", "--count", "2")
     with OldServer(server.url) as old:
-        words = ("message", "tail", queue, "--from-start", "--count", "2")
         _, rows = run(*words, url=old.url)
     assert [row["body"] for row in rows] == [1, 2]
-
-
-def test_tail_works_with_a_permission_for_messages_alone(
-    run: Run, client: Client, queue: str, tmp_path: Path
-) -> None:
-    client.post_batch(queue, [1, 2])
-    signed = tmp_path / "signed.json"
+    signed = tmp_path / "signed.json"  # for messages alone
     signed.write_text(json.dumps(dataclasses.asdict(client.share(queue))))
-    words = ("message", "tail", queue, "--from-start", "--count", "2", "--signed", str(signed))
-    assert [row["body"] for row in run(*words)[1]] == [1, 2]
-
-
-def test_the_first_post_makes_the_topic(client: Client, queue: str) -> None:
-    assert client.post(Topic(queue), 1)
-    assert client.post(Topic(queue), 2)
-    assert [topic.name for topic in client.list_topics(name=queue)] == [queue]
+    assert [row["body"] for row in run(*words, "--signed", str(signed))[1]] == [1, 2]

@@ -1,8 +1,8 @@
 """Subscribers with trust+: a real Keystone makes the trust, and says whose token was sent."""
 
-import time
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import anyio.to_thread
@@ -14,6 +14,8 @@ from tests.keystone import account_at, cloud_in
 from tests.push.receiver import Receiver
 from tests.server import ServerProcess
 from tests.services.keystone import PASSWORD, KeystoneServer
+from tests.services.process import wait_until
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio]
 
@@ -110,11 +112,8 @@ async def test_a_trust_that_has_ended_ends_the_delivery(user: User) -> None:
 
         await anyio.to_thread.run_sync(end)
         path = f"subscriptions/{subscription}/deliveries?state=failed"
-        for _ in range(200):
-            failed = await anyio.to_thread.run_sync(user.call, "GET", path, None)
-            if failed.json()["deliveries"]:
-                break
-            await anyio.sleep(0.05)
+        look = partial(anyio.to_thread.run_sync, user.call, "GET", path, None)
+        failed = await until(look, lambda seen: seen.json()["deliveries"])
         assert "trust" in failed.text
         assert receiver.received == []
 
@@ -126,11 +125,7 @@ def test_a_subscription_that_ends_ends_its_trust(user: User, end: str) -> None:
     assert len(user.trusts()) == 1
     document = None if end == "DELETE" else {"subscriber": "http://receiver.example/"}
     assert user.call(end, f"subscriptions/{made}", document).status_code == 204
-    for _ in range(200):
-        if not user.trusts():
-            return
-        time.sleep(0.05)
-    raise AssertionError(user.trusts())
+    wait_until(lambda: not user.trusts(), [], timeout=30)
 
 
 def test_a_token_that_can_make_no_trust_subscribes_to_nothing(user: User) -> None:

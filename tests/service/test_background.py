@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -36,54 +37,48 @@ class Work:
         return 3_600
 
 
-async def test_neither_an_absent_store_nor_a_bug_ends_it(caplog: pytest.LogCaptureFixture) -> None:
-    work = Work(Unavailable("away"), ZeroDivisionError(), Unavailable("again"))
-    background = Background("the work", work.step, rest=0.01)
+@asynccontextmanager
+async def working(*failures: Exception) -> AsyncIterator[tuple[Work, Background]]:
+    """Work in the background that has failed so, and then succeeded once."""
+    work = Work(*failures)
+    background = Background("the work", work.step, rest=0.001)
     background.start()
     async with asyncio.timeout(30):
         await work.done.wait()
-    await background.stop()
-    assert work.steps == 4
+        yield work, background
+        await background.stop()
+
+
+async def test_neither_an_absent_store_nor_a_bug_ends_it(caplog: pytest.LogCaptureFixture) -> None:
+    failures = (Unavailable("away"), ZeroDivisionError(), Unavailable("again"))
+    async with working(*failures) as (work, _):
+        assert work.steps == 4
     assert "the work: away" in caplog.text
     assert "the work failed" in caplog.text
     assert "ZeroDivisionError" in caplog.text
 
 
 async def test_a_store_that_stays_away_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
-    work = Work(*[Unavailable("away")] * 3, Unavailable("full"), Unavailable("away"))
-    background = Background("the work", work.step, rest=0.001)
-    background.start()
-    async with asyncio.timeout(30):
-        await work.done.wait()
-    await background.stop()
+    async with working(*[Unavailable("away")] * 3, Unavailable("full"), Unavailable("away")):
+        pass
     told = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
     assert told == ["the work: away", "the work: full", "the work: away"]
 
 
 async def test_it_rests_until_it_is_woken() -> None:
-    work = Work()
-    background = Background("the work", work.step, rest=0.01)
-    background.start()
-    async with asyncio.timeout(30):
-        await work.done.wait()
+    async with working() as (work, background):
         work.done.clear()
         background.wake()
         await work.done.wait()
-    assert work.steps == 2
-    await background.stop()
-    await background.stop()
+        assert work.steps == 2
+        await background.stop()  # and again at the end
 
 
 async def test_a_wake_at_the_moment_of_a_stop_does_not_keep_it_alive() -> None:
-    work = Work()
-    background = Background("the work", work.step, rest=0.01)
-    background.start()
-    async with asyncio.timeout(30):
-        await work.done.wait()
+    async with working() as (_, background):
         await asyncio.sleep(0)
         background.wake()
         await asyncio.sleep(0)
-        await background.stop()
 
 
 QUEUE = QueueRef("project", "queue")

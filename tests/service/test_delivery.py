@@ -1,11 +1,13 @@
 """Delivery: attempts written down, circuit breakers, queue workers, targets inside the server."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, cast
 
 import pytest
 
+from tests.waiting import until
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import ListQuery, Message, QueueRef, Record, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
@@ -185,6 +187,19 @@ def test_a_host_and_a_queue_are_one_endpoint_each() -> None:
 INTERNAL = QueueRef("p", "~internal")
 
 
+@asynccontextmanager
+async def working(
+    messages: MessageStore, act: Callable[[Message], Awaitable[None]]
+) -> AsyncIterator[None]:
+    """Work on the internal queue beside the block, and then until nothing is left in it."""
+    waiting = LongPolling(messages, most=10, most_per_project=10)
+    worker = QueueWorker(INTERNAL, act, messages=messages, long_polling=waiting)
+    worker.start()
+    yield
+    await until(lambda: messages.stats(INTERNAL), lambda found: not found.total)
+    await worker.stop()
+
+
 async def test_what_was_delivered_is_deleted_after_a_deletion_failed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -204,14 +219,8 @@ async def test_what_was_delivered_is_deleted_after_a_deletion_failed(
         return
 
     monkeypatch.setattr(messages, "delete", fail_once)
-    waiting = LongPolling(messages, most=10, most_per_project=10)
-    worker = QueueWorker(INTERNAL, act, messages=messages, long_polling=waiting)
-    worker.start()
-    async with asyncio.timeout(10):
-        await failed.wait()
-        while (await messages.stats(INTERNAL)).total:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-    await worker.stop()
+    async with working(messages, act):
+        await asyncio.wait_for(failed.wait(), 10)
 
 
 async def test_large_messages_are_worked_on_a_few_at_a_time() -> None:
@@ -226,16 +235,10 @@ async def test_large_messages_are_worked_on_a_few_at_a_time() -> None:
         begun += len(message.body)
         await go_on.wait()
 
-    waiting = LongPolling(messages, most=10, most_per_project=10)
-    worker = QueueWorker(INTERNAL, act, messages=messages, long_polling=waiting)
-    worker.start()
-    await asyncio.sleep(1)
-    assert 0 < begun < 32 * 1_048_576
-    go_on.set()
-    async with asyncio.timeout(30):
-        while (await messages.stats(INTERNAL)).total:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-    await worker.stop()
+    async with working(messages, act):
+        await asyncio.sleep(1)
+        assert 0 < begun < 32 * 1_048_576
+        go_on.set()
     assert begun > 200 * 262_144
 
 

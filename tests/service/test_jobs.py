@@ -10,7 +10,7 @@ import pytest
 
 from tests.service.composed import Composed
 from tests.services import RedisServer
-from tests.waiting import rounds_beside
+from tests.waiting import rounds_beside, until
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Conflict, LimitReached
 from zaqar_lite.domain.models import ListQuery, Page, QueueRef, StoreOptions
@@ -61,10 +61,7 @@ class Held(NamedTuple):
 
     async def ended(self, job: Job) -> Job:
         """Wait for the end of a job."""
-        async with asyncio.timeout(60):
-            while not (now := await self.jobs.get(self.queue, job.act, job.id)).is_over():  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-        return now
+        return await until(lambda: self.jobs.get(self.queue, job.act, job.id), Job.is_over)
 
 
 @pytest.fixture
@@ -178,9 +175,7 @@ async def test_slow_jobs_of_a_few_projects_hold_up_no_other_project() -> None:
             order = Order(filter=Choice(), to="back", max_per_second=rate)
             last = await jobs.begin(queue, JobAct.REDRIVE, order)
     runner.start()
-    async with asyncio.timeout(20):
-        while not (await jobs.get(queue, JobAct.REDRIVE, last.id)).is_over():  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+    await until(lambda: jobs.get(queue, JobAct.REDRIVE, last.id), Job.is_over)
     await runner.stop()
 
 

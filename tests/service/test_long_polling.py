@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.waiting import until
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import TooMany, Unavailable
 from zaqar_lite.domain.models import ClaimRequest, DelayMode, ListQuery, QueueRef, StoreOptions
@@ -238,9 +239,7 @@ async def test_a_line_ends_soon_after_the_last_has_left(
 ) -> None:
     monkeypatch.setattr(long_polling, "LINGER", 0.01)
     assert await house.wait(QUEUE, seconds=0.01) is None
-    async with asyncio.timeout(5):
-        while house.waiting._lines:  # noqa: ASYNC110 - a timer
-            await asyncio.sleep(0.01)
+    await until(lambda: not house.waiting._lines)
     assert not cast(SqlMessageStore, house.messages)._db.watchers
 
 
@@ -301,9 +300,7 @@ async def test_a_watch_that_failed_is_tried_again_with_the_next_poll(house: Hous
     house.messages.poll_interval_ms = 20
     house.messages.watch = fail_once  # type: ignore[method-assign]
     waiting = asyncio.create_task(house.wait(QUEUE))
-    async with asyncio.timeout(10):
-        while tries["all"] < 2:  # noqa: ASYNC110 - a poll
-            await asyncio.sleep(0.01)
+    await until(lambda: tries["all"] == 2)
     await turns()
     (posted,) = await house.post(QUEUE)
     assert await asyncio.wait_for(waiting, 10) == posted

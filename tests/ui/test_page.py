@@ -4,6 +4,7 @@ import asyncio
 import html
 import re
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import httpx
 import pytest
 
 from tests.api.conftest import PROJECT, Api, MakeApi, claim_id_of
+from tests.waiting import until
 from zaqar_lite.domain.limits import MAX_PAGE_BYTES
 from zaqar_lite.server.loading import load
 from zaqar_lite.service.metrics import queue_depths as recent
@@ -234,12 +236,8 @@ async def test_what_is_delayed_is_fired_or_cancelled_by_a_job(browser: Browser) 
     orders: list[dict[str, Any]] = [{"dry_run": "yes"}, {"confirm": api.queue}]
     for fields in orders:
         answer = await browser.send(jobs, act="fire", **fields)
-        where = answer.headers["location"]
-        for _ in range(200):
-            text = await browser.look(where)
-            if ">running</span>" not in text:
-                break
-            await asyncio.sleep(0.05)
+        job = partial(browser.look, answer.headers["location"])
+        text = await until(job, lambda seen: ">running</span>" not in seen)
         assert "<h1>Count of messages</h1>" in text if "dry_run" in fields else "Fire" in text
         assert "<dt>Selected</dt><dd>2</dd>" in text
     text = await browser.look(jobs)
@@ -297,12 +295,8 @@ async def test_pools_are_weighed_and_emptied(make_api: MakeApi, tmp_path: Path) 
         await browser.send(screen, name=one, act="weight", weight="0")
         assert 'aria-label="Empty one é"' in await browser.look(screen)
         await browser.send(screen, name=one, act="drain")
-        for _ in range(100):
-            if "completed</span> 0 messages moved, 0 queues left" in await browser.look(screen):
-                break
-            await asyncio.sleep(0.1)
-        else:
-            pytest.fail("the pool was not emptied")
+        emptied = "completed</span> 0 messages moved, 0 queues left"
+        await until(lambda: browser.look(screen), lambda seen: emptied in seen)
         await browser.send(screen, 400, name=one, act="weight", weight="-1")
 
 

@@ -206,19 +206,15 @@ def test_a_verb_opens_its_actions_and_no_other(guarded: Guarded, verb: str, kind
                 assert is_denied(answer) != may, (shot, answer)
 
 
-def test_a_revoked_login_ends_a_connection_that_only_listens(guarded: Guarded) -> None:
+@pytest.mark.parametrize("end", ["revoked", "expired"])
+def test_a_connection_that_only_listens_ends_with_its_login(guarded: Guarded, end: str) -> None:
     with guarded.talk() as talk:
-        key = guarded.key("*:*")
+        key = guarded.key("*:*", expires=2 if end == "expired" else 600)
         assert login(talk, key).status == 200
         assert talk.ask("subscription_create", queue_name="news", ttl=300).status == 201
-        guarded.disable(key)
-        assert talk.end() == (4003, "Authentication revoked.")
-
-
-def test_a_login_ends_the_connection_when_it_expires(guarded: Guarded) -> None:
-    with guarded.talk() as talk:
-        assert login(talk, guarded.key("*:*", expires=2)).status == 200
-        assert talk.end() == (4003, "Authentication expired.")
+        if end == "revoked":
+            guarded.disable(key)
+        assert talk.end() == (4003, f"Authentication {end}.")
 
 
 def test_a_later_login_counts_in_place_of_the_one_before(guarded: Guarded) -> None:
