@@ -23,7 +23,7 @@ class Lost(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """A column that counts other rows, or adds up something of them.
+    """A column that counts other rows, or adds up something of them, where `must` holds.
 
     They are those that have this row's `key` in their column `of`.
     """
@@ -35,6 +35,7 @@ class Kept(NamedTuple):
     of: str
     shown: str
     adds: str = "count(*)"
+    must: str = "TRUE"
 
     @property
     def counted(self) -> str:
@@ -85,10 +86,14 @@ KEPT = (
     Kept("queue", "bytes", "content", "entry", "queue", _NAME, "sum(size)"),
     Kept("queue", "keys", "number", "idempotency", "queue", _NAME),
     Kept("queue", "ended", "number", "history", "queue", _NAME),
-    Kept("claim", "held", "id", "entry WHERE state = 2", "claim", "hex(id)"),
-    Kept("body", "holders", "number", "entry", "body", "number"),
+    # The sweep deletes the claims of a purged queue after its entries.
+    Kept("claim", "held", "id", "entry WHERE state = 2", "claim", "hex(id)",
+         must="queue NOT IN (SELECT number FROM garbage)"),
+    # A large post counts all its copies with its messages, before they enter their queues.
+    Kept("body", "holders", "number", "entry", "body", "number",
+         must="holders < found OR NOT EXISTS (SELECT * FROM post)"),
     Kept("project", "queues", "name", "queue WHERE version > 0", "project", "name"),
-)
+)  # fmt: skip
 
 
 _TABLES = {
@@ -118,10 +123,9 @@ def _is_json(*values: Any) -> bool:  # noqa: ANN401 - any value of SQLite
 def check(store: apsw.Connection) -> Iterator[str]:
     """Say what is wrong with a store, in a sentence each."""
     store.create_scalar_function("is_json", _is_json)
-    damages = []
+    damages: list[str] = []
     try:
-        for (text,) in store.execute("PRAGMA integrity_check"):
-            damages.append(text)
+        damages.extend(text for (text,) in store.execute("PRAGMA integrity_check"))
     except apsw.CorruptError as exc:
         damages.append(str(exc))
     if damages != ["ok"]:
@@ -129,16 +133,13 @@ def check(store: apsw.Connection) -> Iterator[str]:
         yield "The file is damaged: restore a backup, or run zaqar-lite store salvage."
         return
     for rule in LOST:
-        count = store.execute(f"SELECT count(*) FROM {rule.table} WHERE {rule.where}").get
-        if count:
+        if count := store.execute(f"SELECT count(*) FROM {rule.table} WHERE {rule.where}").get:
             yield f"{count} rows of '{rule.table}' {rule.says}."
     for kept in KEPT:
-        # The sweep deletes the claims of a purged queue after its entries.
-        purged = " AND queue NOT IN (SELECT number FROM garbage)" * (kept.table == "claim")
         for shown, count, found in store.execute(
             f"SELECT {kept.shown}, {kept.column}, ifnull(found, 0)"
             f" FROM {kept.table} LEFT JOIN ({kept.counted}) ON of = {kept.key}"
-            f" WHERE {kept.column} != ifnull(found, 0){purged} LIMIT 20"
+            f" WHERE {kept.column} != ifnull(found, 0) AND ({kept.must}) LIMIT 20"
         ):
             yield f"{kept.table} {shown}: '{kept.column}' is {count}, but there are {found}."
 

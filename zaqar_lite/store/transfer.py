@@ -39,7 +39,7 @@ from zaqar_lite.settings import Settings
 from zaqar_lite.storage.registry import create_stores
 from zaqar_lite.storage.sql import records
 from zaqar_lite.storage.sql.database import Database
-from zaqar_lite.storage.sql.importing import Arrival, enter, is_first
+from zaqar_lite.storage.sql.importing import enter, is_first
 from zaqar_lite.storage.sql.records import _create as create_queue
 
 _HEAD = {"format": "zaqar-lite", "version": 1}
@@ -192,8 +192,7 @@ async def load(db: Database, file: BufferedIOBase, settings: Settings) -> tuple[
             try:
                 metadata_rules.check_size(line.queue.metadata, settings.limits())
                 # What is asked of every document: its depth, and numbers of 64 bits.
-                text = json.dumps(line.queue.metadata, ensure_ascii=False)
-                documents.parse_object(text.encode())
+                documents.parse_object(json.dumps(line.queue.metadata, ensure_ascii=False).encode())
                 ref = QueueRef(line.queue.project, line.queue.name)
                 await known.create(ref, metadata_rules.visible(line.queue.metadata))
             except Refused as exc:
@@ -250,7 +249,7 @@ def _add_record(db: Database, line: _Record) -> None:
         records.put(db, line.kind, line.project, line.name, line.value.encode(), ttl_ms=lasts)
 
 
-def _arrival(db: Database, line: _Message) -> Arrival:
+def _arrival(db: Database, line: _Message) -> tuple[Message, int]:
     """A message as it enters; one that was claimed is delayed until its lease ends."""
     due = max(line.delayed_until or 0, line.claimed_until or 0)
     message = Message(
@@ -259,4 +258,4 @@ def _arrival(db: Database, line: _Message) -> Arrival:
         line.origin, line.failure_count, line.parked_until,
         [Attempt(*structs.astuple(one)) for one in line.attempts],
     )  # fmt: skip
-    return Arrival(message, line.priority)
+    return message, line.priority

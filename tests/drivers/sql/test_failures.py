@@ -24,7 +24,7 @@ from tests.drivers.sql.store import Store
 from tests.drivers.store import HOUR, OTHER, QUEUE, message, texts
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import ListQuery, QueueRef
-from zaqar_lite.domain.posts import IdempotencyKey, NewMessage
+from zaqar_lite.domain.posts import Copy, IdempotencyKey, NewMessage
 from zaqar_lite.storage.sql import database, place, queues
 
 pytestmark = pytest.mark.anyio
@@ -450,6 +450,38 @@ async def test_a_large_post_that_a_crash_cuts_short_is_finished(tmp_path: Path) 
         await check_database(left.db)
 
 
+@pytest.mark.parametrize("entered", [0, 5, 15, 30])
+async def test_copies_of_a_large_post_that_a_crash_cuts_short_enter_once(
+    tmp_path: Path, entered: int
+) -> None:
+    receivers = [QueueRef("project", f"receiver-{number}") for number in range(60)]
+    copies = tuple(Copy(one, HOUR, 0, 100) for one in receivers)
+    large = [NewMessage(b'"%d"' % number, HOUR, copies=copies) for number in range(40)]
+    with failing_disk() as disk:
+        async with Store(tmp_path / "data") as store:
+            modest = QueueRef("modest", "queue")  # beside it each batch gets a few parts
+            for queue in (modest, OTHER, modest):
+                await store.post("beside it", to=queue)
+            posting = asyncio.create_task(
+                store.messages.post(QUEUE, large, client_id="producer", version=None)
+            )
+            await store.found("SELECT 1 FROM post WHERE part = 0")
+            while store.db.execute("SELECT min(part) FROM post").get > -entered:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            await store.post("beside it", to=modest)
+            disk.copy(store.place.file, tmp_path / "copy", store.place.synced, random.Random(1))
+            assert not posting.done()
+            await posting
+    async with Store(tmp_path / "copy") as left:
+        for queue in (QUEUE, *receivers):
+            assert await left.bodies(queue) == [str(number) for number in range(40)]
+        await check_database(left.db)
+        for queue in (QUEUE, *receivers[1:]):
+            await left.messages.purge(queue)
+        await left.sweep()
+        assert left.rows("body") == 44
+
+
 async def test_a_store_opens_where_a_post_can_not_be_finished_yet(tmp_path: Path) -> None:
     """Who empties a full disk must be served, and what time has ended must go."""
 
@@ -517,7 +549,7 @@ async def test_a_small_post_waits_for_a_few_parts_of_a_large_one_only(store: Sto
     await store.post("first", to=OTHER)
     posting = asyncio.create_task(store.post(*[message("x")] * 5_000))
     waited = []
-    left = "SELECT count(*) FROM post WHERE ids IS NULL"
+    left = "SELECT ifnull(sum(sign(part)), 0) FROM post"
     while not posting.done():
         before = store.db.execute(left).get
         await store.post("text", to=QueueRef("modest", "queue"))

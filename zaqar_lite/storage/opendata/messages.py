@@ -98,9 +98,8 @@ def _last_position(db: Database, ref: QueueRef) -> int:
     queue = db.queue(ref)
     if queue is None:
         return 0
-    statement = "SELECT max(position) FROM entry WHERE queue = ?"
-    last = entries.first_of(db, statement, (queue.content,))
-    return 0 if last == NEVER else last
+    statement = "SELECT ifnull(max(position), 0) FROM entry WHERE queue = ?"
+    return int(db.execute(statement, (queue.content,)).get)
 
 
 def _purge_some(db: Database, ref: QueueRef, last: int, most: int = _STEP) -> int:
@@ -139,8 +138,7 @@ def _drop_some(db: Database, ref: QueueRef, most: int) -> int:
 
 
 def _has_unrouted(db: Database) -> bool:
-    statement = "SELECT deadline FROM unrouted ORDER BY deadline LIMIT 1"
-    return entries.first_of(db, statement, ()) <= db.clock.now_ms()
+    return entries.first_of(db, "SELECT min(deadline) FROM unrouted", ()) <= db.clock.now_ms()
 
 
 def _end_unrouted(db: Database) -> int:

@@ -29,11 +29,12 @@ _SIZES = (1, 2, 5, 10, 20, 50, 100, 200, _MOST_MARKS)
 MESSAGE = """e.position, e.id, b.body, e.ttl, e.created, e.expires, e.state, e.until, e.claim,
     e.claims, e.client, e.due, e.headers, e.origin, e.failures"""
 """The columns that `message_of` takes, of an entry `e` and its body `b`."""
-MESSAGES = f"SELECT {MESSAGE} FROM entry e"
+MESSAGES = f"SELECT {MESSAGE} FROM entry e CROSS JOIN body b ON b.number = e.body"
+INSERT_ENTRY = f"INSERT INTO entry VALUES ({', '.join('?' * 24)})"
+"""Of all columns, as `schema.sql` has them."""
 _ENTRY = """position, id, state, due, until, expires, ttl, claims, failures, claim, claimed_at,
     last_end, body, size, is_shared, has_attempts, origin"""
 
-decode_headers = json.loads
 decode_origin = msgspec.json.Decoder(Origin).decode
 _decode_attempts = msgspec.json.Decoder(tuple[Attempt, ...]).decode
 encode = msgspec.json.encode
@@ -84,7 +85,7 @@ def message_of(row: Sequence[Any], now: int) -> Message:
         claims,
         client,
         due or None,
-        None if headers is None else decode_headers(headers),
+        None if headers is None else json.loads(headers),
         None if origin is None else decode_origin(origin),
         failures,
         until if lasts and state == PARKED else None,
@@ -128,7 +129,7 @@ def find_messages(
     db: "Database", queue: Queue, ids: Collection[str], now: int
 ) -> dict[str, Message]:
     """The live messages with these ids, by id."""
-    rows = _rows_of(db, queue, ids, f"{MESSAGES} CROSS JOIN body b ON b.number = e.body")
+    rows = _rows_of(db, queue, ids, MESSAGES)
     found = (message_of(row, now) for row in rows)
     return {message.id: message for message in found if message.expires_at > now}
 
@@ -196,13 +197,18 @@ def delete_bodies(db: "Database", entries: Collection[Entry]) -> None:
     """Delete what entries that are gone had beside their rows: bodies and attempts."""
     for values, text in in_lists([entry.body for entry in entries if not entry.is_shared]):
         db.execute(f"DELETE FROM body WHERE number IN ({text})", values)
-    shared = [(entry.body,) for entry in entries if entry.is_shared]
-    if shared:
-        db.executemany("UPDATE body SET holders = holders - 1 WHERE number = ?", shared)
-        db.executemany("DELETE FROM body WHERE number = ? AND holders <= 0", shared)
+    leave_bodies(db, [entry.body for entry in entries if entry.is_shared])
     kept = [(entry.id,) for entry in entries if entry.has_attempts]
     if kept:
         db.executemany("DELETE FROM attempts WHERE id = ?", kept)
+
+
+def leave_bodies(db: "Database", numbers: Sequence[int]) -> None:
+    """Count one holder less of shared bodies, and delete those that nothing holds any more."""
+    if numbers:
+        shared = [(number,) for number in numbers]
+        db.executemany("UPDATE body SET holders = holders - 1 WHERE number = ?", shared)
+        db.executemany("DELETE FROM body WHERE number = ? AND holders <= 0", shared)
 
 
 def leave_state(db: "Database", queue: Queue, entries: Collection[Entry]) -> None:

@@ -30,14 +30,12 @@ def append(  # noqa: PLR0917 - which list of which queue gets what
     hand-outs, oldest first.
     """
     db.touch(queue)
-    last = entries.first_of(
-        db,
-        "SELECT number FROM history WHERE queue = ? AND state = ? ORDER BY number DESC LIMIT 1",
+    last = db.execute(
+        "SELECT ifnull(max(number), 0) FROM history WHERE queue = ? AND state = ?",
         (queue.number, state),
-    )
+    ).get
     rows = []
-    first = now * 1000 if last == NEVER else max(last + 1, now * 1000)
-    for number, entry in enumerate(ended, first):
+    for number, entry in enumerate(ended, max(last + 1, now * 1000)):
         consumers = entries.kept_of(db, entry.id).clients if entry.has_attempts else []
         if client_id is not None:
             consumers.append(client_id)

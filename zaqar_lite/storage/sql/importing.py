@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -11,18 +10,11 @@ from zaqar_lite.domain.groups import group_of
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, Message, QueueRef
 from zaqar_lite.storage.sql import entries, records
 from zaqar_lite.storage.sql.database import Database
-from zaqar_lite.storage.sql.entries import DELAYED, END_NUMBERS, PARKED, READY
+from zaqar_lite.storage.sql.entries import DELAYED, END_NUMBERS, INSERT_ENTRY, PARKED, READY
 
 _ADOPTED = "adopted"
 _ADOPTED_FOR_MS = 86_400_000
 """How long the number of a source's last call is kept, in milliseconds."""
-
-
-class Arrival(NamedTuple):
-    """A message that enters a queue as it is, except for its position; its lease stays behind."""
-
-    message: Message
-    priority: int = DEFAULT_PRIORITY
 
 
 def import_messages(
@@ -33,7 +25,7 @@ def import_messages(
         return
     now = db.clock.now_ms()
     live = [replace(one, parked_until=None) for one in messages if one.expires_at > now]
-    enter(db, ref, list(map(Arrival, live)))
+    enter(db, ref, [(one, DEFAULT_PRIORITY) for one in live])
 
 
 def is_first(db: Database, project: str, source: str, number: int) -> bool:
@@ -49,8 +41,11 @@ def is_first(db: Database, project: str, source: str, number: int) -> bool:
     return True
 
 
-def enter(db: Database, ref: QueueRef, arrivals: Sequence[Arrival]) -> None:
-    """Add messages at the end of a queue, with their ids, ages, deadlines, counts and attempts."""
+def enter(db: Database, ref: QueueRef, arrivals: Sequence[tuple[Message, int]]) -> None:
+    """Add messages of these priorities at the end of a queue; their leases stay behind.
+
+    They keep their ids, ages, deadlines, counts and attempts.
+    """
     if not arrivals:
         return
     queue, now_us = db.make_queue(ref), db.clock.now_us()
@@ -80,8 +75,8 @@ def enter(db: Database, ref: QueueRef, arrivals: Sequence[Arrival]) -> None:
         was_handed_out = message.claim_count or message.failure_count or message.attempts
         rows.append((
             queue.content, position, number, state, priority, due, until, message.expires_at,
-            message.ttl_ms, message.created_at, message.claim_count, message.failure_count,
-            END_NUMBERS[ended] if was_handed_out else None, position,
+            message.ttl_ms, message.created_at, message.claim_count, message.failure_count, None, 0,
+            END_NUMBERS[ended] if was_handed_out else None, position, 0, 1,
             int(bool(message.attempts)), message.client_id or "",
             json.dumps(message.headers) if message.headers else None,
             None if group is None else group.encode(errors="surrogatepass"),
@@ -89,14 +84,8 @@ def enter(db: Database, ref: QueueRef, arrivals: Sequence[Arrival]) -> None:
         ))  # fmt: skip
     db.executemany(
         "INSERT INTO body VALUES (?, 1, ?)",
-        [(position, one.message.body) for position, one in enumerate(arrivals, first)],
+        [(position, one.body) for position, (one, _) in enumerate(arrivals, first)],
     )
-    db.executemany(
-        "INSERT INTO entry (queue, position, id, state, priority, due, until, expires, ttl,"
-        " created, claims, failures, claim, claimed_at, last_end, body, is_shared, moved,"
-        " has_attempts, client, headers, message_group, origin, size)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, 0, ?, ?, 0, 1, ?, ?, ?, ?, ?, ?)",
-        rows,
-    )
+    db.executemany(INSERT_ENTRY, rows)
     queue.ready += ready
     db.announce(ref, ready)

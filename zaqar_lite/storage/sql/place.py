@@ -78,9 +78,8 @@ def connect(name: str) -> apsw.Connection:
     """
     connection = apsw.Connection(name, statementcachesize=256)
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-    connection.config(
-        apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1
-    )  # `close` does it, `reopen` must not
+    # One that `reopen` closes must not copy a WAL that may be damaged.
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     connection.pragma("temp_store", "MEMORY")
     return connection
 
@@ -208,8 +207,6 @@ class InFile(InRam):
             os.close(os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             self.file.chmod(0o600)
             writer = self._writer = connect(str(self.file))
-            # A connection that `reopen` closes must not copy a WAL that may be damaged.
-            writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             self._check_file(writer)
             for name, value in _PRAGMAS.items():
                 writer.pragma(name, value)
@@ -221,9 +218,7 @@ class InFile(InRam):
             writer.execute("UPDATE counter SET one = 1")  # makes the WAL
             writer.execute("SELECT count(*) FROM post").fetchall()  # a start reads it, too
             self._copier = connect(str(self.file))
-            self._copier.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             self._copier.pragma("synchronous", "NORMAL")
-            self._copier.pragma("wal_autocheckpoint", 0)
         except (apsw.Error, OSError) as exc:
             raise ConfigurationError(self._why_not(exc)) from exc
         self._descriptor = os.open(self._wal, os.O_RDONLY | os.O_CLOEXEC)

@@ -2,17 +2,17 @@
 
 A large post would hold up everybody: its statements the event loop, and its pages the batch that
 others wait for. So it is cut into parts. One step checks it and reserves room for it; then each
-part enters the queue in a step of its own, and in the batch that gathers then. In a file the next
-steps store the parts as they are, in the table `post`, and last of all what is posted where. From
-then on it will be in the queue whatever happens: a post that a crash or an error cuts short is
+part enters the queue in a step of its own, and in the batch that gathers then. The copies come
+last, by their queues and not by their messages: those of a queue share its pages. In a file the
+next steps store the parts as they are, in the table `post`, and last of all what is posted where.
+From then on it will be in the queue whatever happens: a post that a crash or an error cuts short is
 finished later, or forgotten where it was cut short before.
 """
 
 import asyncio
-import json
 import logging
 from collections import Counter, defaultdict, deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -21,35 +21,31 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from zaqar_lite.domain.errors import KeyReused, LimitReached, Unavailable
-from zaqar_lite.domain.groups import group_of
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.domain.posts import IdempotencyKey, KnownKey, NewMessage, Posted
+from zaqar_lite.domain.posts import Copy, IdempotencyKey, KnownKey, NewMessage, Posted
 from zaqar_lite.domain.refusals import too_many_keys, too_many_messages
 from zaqar_lite.domain.yielding import in_steps, next_turn
 from zaqar_lite.storage.sql import entries, expiring
 from zaqar_lite.storage.sql.database import Database
-from zaqar_lite.storage.sql.entries import DELAYED, READY
 from zaqar_lite.storage.sql.queues import Queue
+from zaqar_lite.storage.sql.rows import NewRows
 from zaqar_lite.storage.sql.shares import BYTES, cost_of
 
 logger = logging.getLogger(__name__)
 
-_AT_ONCE, _PART = 100, 30
-"""The cost (`cost_of`: messages, copies and bytes) up to which a post is stored in one step, and of
-each part of a larger one: about 0.5 ms, as others wait for one in the loop and for two batches. One
-message is never cut: 100 copies of it, which are the most, took 0.8 ms."""
+_AT_ONCE, _PART, COPY = 100, 30, 3
+"""The cost (`cost_of`, and COPY for each copy) up to which a post is stored in one step, and of
+each part of a larger one: about 0.5 ms, as others wait for one in the loop and for two batches. A
+post of one message is never cut: 100 copies of it, which are the most, took 0.8 ms. A copy costs
+more than a message: it changes pages of another queue, which nothing else of the post does."""
 _KEPT = 24_576
 """Bytes of parts that one step stores as they are, or a few more."""
+_COPIES, _NEXT_QUEUE = 100, 5
+"""Copies that one step of a large post stores, about 0.4 ms; each queue counts for some more."""
 _LOOKED_UP = 200
 """Messages of a large post that one step counts, or whose keys it looks up: about 0.4 ms."""
 MESSAGE, BATCH = 0, 1
 """The kinds of keys, as `schema.sql` writes them."""
-
-_INSERT_BODY = "INSERT INTO body VALUES (?, ?, ?)"
-_INSERT_ENTRY = """INSERT INTO entry (queue, position, id, state, priority, due, until, expires,
-    ttl, created, claims, failures, claim, claimed_at, last_end, body, is_shared, moved,
-    has_attempts, client, headers, message_group, origin, size)
-    VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?, ?, 0, 0, NULL, 0, NULL, ?, ?, 0, 0, ?, ?, ?, NULL, ?)"""
 
 
 class Post(Struct, frozen=True):
@@ -89,15 +85,25 @@ class LargePost:
 
     `number` is its number in the table `post`, 0 where it is not there; `parts` are those that have
     not entered yet, `ids` those of the messages that have, and `reserved` is the room for the rest,
-    by queue.
+    by queue. `copies` are the parts of what enters other queues then, each copy with the index of
+    its message among `messages`; `entered` counts the parts of both kinds that have. All is as old
+    as `now_us` says.
     """
 
     def __init__(
-        self, db: Database, head: Head, parts: Iterable[Sequence[NewMessage]], number: int = 0
+        self,
+        db: Database,
+        head: Head,
+        messages: Sequence[NewMessage],
+        parts: Iterable[Sequence[NewMessage]],
+        number: int = 0,
     ) -> None:
         self._undone = db.undone
+        self.now_us = db.clock.now_us()
         self.head = head
+        self.messages = messages
         self.parts = deque(parts)
+        self.copies = deque(_copies_in_parts(messages)) if head.post.brings else deque()
         self.number = number
         self.entered = 0
         self.ids: list[str] = []
@@ -138,7 +144,7 @@ async def post(  # noqa: PLR0917 - as the seam has it
     for index, one in enumerate(messages, 1):
         if index % _LOOKED_UP == 0:
             await next_turn()
-        cost += cost_of(one)
+        cost += cost_of(one) + COPY * len(one.copies)
         if one.idempotency_key is not None:
             keys += 1
         if one.copies or one.outbox:
@@ -218,16 +224,13 @@ def _post_at_once(db: Database, wanted: Post) -> Sequence[Posted] | None:
     if wanted.keys and (known := _known(db, found, wanted, now)) is not None:
         return known
     db.check_growth()
-    messages = wanted.messages
-    if wanted.brings:
-        has_record = partial(_has_record, db, wanted)
-        messages = [_for_queues(message, has_record) for message in messages]
-    plan = Plan() if wanted.keys else Plan(list(messages))
+    plan = Plan() if wanted.keys else Plan(list(wanted.messages))
     if wanted.keys:
-        _plan(db, wanted.ref, plan, messages, 0, now)
+        _plan(db, wanted.ref, plan, wanted.messages, 0, now)
     _check_limits(db, found, wanted, plan, now)
     queue = db.make_queue(wanted.ref) if found is None else found
-    ids = _store(db, queue, plan.new, wanted, now_us)
+    copies = ((index, copy) for index, one in enumerate(plan.new) for copy in one.copies)
+    ids = _store(db, queue, plan.new, wanted, now_us, copies)
     return _answer(db, queue, wanted, plan.stands, ids, now)
 
 
@@ -284,6 +287,26 @@ async def _cut(messages: Sequence[NewMessage]) -> Sequence[Sequence[NewMessage]]
     return parts
 
 
+def _copies_in_parts(messages: Sequence[NewMessage]) -> Iterator[Sequence[tuple[int, Copy]]]:
+    """The copies of messages, each with its message's index, in parts that one step may store."""
+    copies: dict[QueueRef, list[tuple[int, Copy]]] = defaultdict(list)
+    for index, message in enumerate(messages):
+        for copy in message.copies:
+            copies[copy.queue].append((index, copy))
+    part: list[tuple[int, Copy]] = []
+    cost = 0
+    for of_queue in copies.values():
+        cost += _NEXT_QUEUE
+        for one in of_queue:
+            if part and cost >= _COPIES:
+                yield part
+                part, cost = [], _NEXT_QUEUE
+            part.append(one)
+            cost += 1
+    if part:
+        yield part
+
+
 def _accept(
     db: Database, wanted: Post, plan: Plan, parts: Sequence[Sequence[NewMessage]]
 ) -> LargePost:
@@ -292,13 +315,13 @@ def _accept(
     db.check_growth()
     _check_limits(db, found, wanted, plan, db.clock.now_ms())
     head = Head(replace(wanted, messages=()), plan.stands)
-    large = LargePost(db, head, parts)
+    large = LargePost(db, head, plan.new, parts)
     if db.place.syncs and not db.is_post_whole:
         large.number = db.take_number()
     added = [
         (db.make_queue(ref), count)
         for ref, count in _added(wanted, plan.new)
-        if ref == wanted.ref or _has_record(db, wanted, ref)
+        if ref == wanted.ref or _is_there(wanted, db.queue(ref))
     ]
     for queue, count in added:  # nothing is refused any more
         large.reserve(queue, count)
@@ -307,11 +330,11 @@ def _accept(
 
 async def _keep(db: Database, large: LargePost) -> None:
     """Store the parts of a large post in a file, and last its head, in bounded steps."""
-    rows: list[tuple[object, ...]] = []
+    rows: list[tuple[int, int, bytes]] = []
     size = 0
     for part, what in (*enumerate(large.parts, 1), (0, large.head)):
         kept = _encode(what)
-        rows.append((large.number, part, None if part else b"", kept))
+        rows.append((large.number, part, kept))
         size += len(kept)
         if size >= _KEPT or part == 0:
             await _take_share(db, large.head.post.ref.project, size // BYTES)
@@ -320,9 +343,9 @@ async def _keep(db: Database, large: LargePost) -> None:
             rows, size = [], 0
 
 
-def _keep_rows(db: Database, large: LargePost, rows: Sequence[tuple[object, ...]]) -> None:
+def _keep_rows(db: Database, large: LargePost, rows: Sequence[tuple[int, int, bytes]]) -> None:
     large.check(db)
-    db.executemany("INSERT INTO post VALUES (?, ?, ?, ?)", rows)
+    db.executemany("INSERT INTO post VALUES (?, ?, NULL, ?)", rows)
 
 
 async def finish_posts(db: Database) -> None:
@@ -338,24 +361,29 @@ async def finish_posts(db: Database) -> None:
 
 def _find_large(db: Database, number: int) -> LargePost | None:
     """A large post whose head is stored; what was stored of another one is deleted."""
-    select = "SELECT part, ids, content FROM post WHERE number = ? ORDER BY part"
-    rows = db.execute(select, (number,)).fetchall()
-    if not rows or rows[0][0] != 0:
-        db.execute("DELETE FROM post WHERE number = ?", (number,))
-        return None
-    (_, _, head), *parts = rows
+    select = "SELECT part, coalesce(content, ids) FROM post WHERE number = ?"
+    rows, large = dict[int, bytes](db.execute(select, (number,)).fetchall()), None
     try:
-        left = [_decode_part(content) for _, ids, content in parts if ids is None]
-        large = LargePost(db, _decode_head(head), left, number)
+        if 0 in rows:
+            large = _read_large(db, rows, number)
     except msgspec.DecodeError as exc:
         logger.error("a post that was cut short can't be read, and is forgotten: %s", exc)
+    if large is None:
         db.execute("DELETE FROM post WHERE number = ?", (number,))
-        return None
-    large.entered = len(parts) - len(left)
-    large.ids = _texts_of(b"".join(ids for _, ids, _ in parts if ids is not None))
-    for messages in left:
-        for ref, _ in _added(large.head.post, messages):
-            large.reserve(db.make_queue(ref), 0)
+    return large
+
+
+def _read_large(db: Database, rows: Mapping[int, bytes], number: int) -> LargePost:
+    entered = sum(part < 0 for part in rows)
+    parts = [_decode_part(rows[part]) for part in range(1, len(rows) - entered)]
+    messages = [one for part in parts for one in part]
+    large = LargePost(db, _decode_head(rows[0]), messages, parts[entered:], number)
+    large.entered = entered
+    large.ids = _texts_of(b"".join(rows[-part] for part in range(1, entered + 1)))
+    for _ in range(entered - len(parts)):
+        large.copies.popleft()
+    for ref in {large.head.post.ref, *(copy.queue for part in large.copies for _, copy in part)}:
+        large.reserve(db.make_queue(ref), 0)
     return large
 
 
@@ -365,9 +393,9 @@ async def _finish(db: Database, large: LargePost) -> Sequence[Posted]:
     Raises:
         Unavailable: a batch was undone meanwhile.
     """
-    while large.parts:
-        cost = sum(map(cost_of, large.parts[0]))
-        await db.join(_enter_part, large)
+    while large.parts or large.copies:
+        cost = sum(map(cost_of, large.parts[0])) if large.parts else _PART
+        await db.join(_enter_part if large.parts else _enter_copies, large)
         await next_turn()
         if not db.is_post_whole:
             await _take_share(db, large.head.post.ref.project, cost)
@@ -377,38 +405,41 @@ async def _finish(db: Database, large: LargePost) -> Sequence[Posted]:
 def _enter_part(db: Database, large: LargePost) -> None:
     """Let the next part of a large post enter the queue."""
     large.check(db)
-    post, messages, now_us = large.head.post, large.parts[0], db.clock.now_us()
-    if post.brings:
+    post, messages = large.head.post, large.parts[0]
+    queue = db.make_queue(post.ref)
+    ids = _store(db, queue, messages, post, large.now_us, copies=())
+    large.parts.popleft()
+    large.ids += ids
+    large.reserve(queue, -len(messages))
+    _note_entered(db, large, ids)
 
-        def is_same(ref: QueueRef) -> bool:
-            return db.queue(ref) in large.reserved
 
-        messages = [_for_queues(message, is_same) for message in messages]
-    ids = _store(db, db.make_queue(post.ref), messages, post, now_us)
+def _is_there(wanted: Post, queue: Queue | None) -> bool:
+    """Whether a queue for copies was not dropped, where this store keeps the queues' records."""
+    return wanted.version is None or (queue is not None and queue.version > 0)
+
+
+def _enter_copies(db: Database, large: LargePost) -> None:
+    """Let the next copies enter their queues, but those for queues that were dropped meanwhile."""
+    large.check(db)
+    part, rows = large.copies[0], NewRows(db, large.head.post.client_id, large.now_us)
+    rows.add_copies(large.messages, large.ids, part, lambda queue: queue in large.reserved)
+    rows.insert()
+    for _, copy in part:
+        queue = db.queue(copy.queue)
+        if queue is not None and queue in large.reserved:
+            large.reserve(queue, -1)
+    large.copies.popleft()
+    _note_entered(db, large)
+
+
+def _note_entered(db: Database, large: LargePost, ids: Sequence[str] = ()) -> None:
+    large.entered += 1
     if large.number:
         db.execute(
-            "UPDATE post SET ids = ?, content = NULL WHERE number = ? AND part = ?",
-            (bytes.fromhex("".join(ids)), large.number, large.entered + 1),
+            "INSERT INTO post VALUES (?, ?, ?, NULL)",
+            (large.number, -large.entered, bytes.fromhex("".join(ids))),
         )
-    large.parts.popleft()
-    large.entered += 1
-    large.ids += ids
-    for ref, count in _added(post, messages):
-        large.reserve(db.make_queue(ref), -count)
-
-
-def _has_record(db: Database, wanted: Post, ref: QueueRef) -> bool:
-    """Whether a queue for copies is still there, where this store keeps the queues' records."""
-    if wanted.version is None:
-        return True
-    queue = db.queue(ref)
-    return queue is not None and queue.version > 0
-
-
-def _for_queues(message: NewMessage, is_kept: Callable[[QueueRef], bool]) -> NewMessage:
-    """A message without its copies for queues that were dropped since they were chosen."""
-    copies = tuple(one for one in message.copies if is_kept(one.queue))
-    return message if copies == message.copies else replace(message, copies=copies)
 
 
 def _end(db: Database, large: LargePost) -> Sequence[Posted]:
@@ -572,14 +603,23 @@ def _remember(
     queue.over_at = min(queue.over_at, ends)
 
 
-def _store(
-    db: Database, queue: Queue, new: Sequence[NewMessage], wanted: Post, now_us: int
+def _store(  # noqa: PLR0917 - where what is stored, of which post, when, with which copies
+    db: Database,
+    queue: Queue,
+    new: Sequence[NewMessage],
+    wanted: Post,
+    now_us: int,
+    copies: Iterable[tuple[int, Copy]],
 ) -> list[str]:
-    """Insert messages with their keys, copies and outbox messages; answer the messages' ids."""
-    rows = _Rows(db, wanted.client_id, now_us)
+    """Insert messages with their keys and outbox messages, and `copies` of them; answer their ids.
+
+    Each of the copies has the index of its message.
+    """
+    rows = NewRows(db, wanted.client_id, now_us)
     ids = rows.add(queue, new) if new else []
     if wanted.brings:
-        _add_brought(db, rows, new, ids)
+        rows.add_copies(new, ids, copies, partial(_is_there, wanted))
+        rows.add_outbox(new, ids)
     rows.insert()
     if wanted.keys:
         keys = [
@@ -590,88 +630,3 @@ def _store(
         if keys:
             _remember(db, queue, MESSAGE, keys, now_us // 1000)
     return ids
-
-
-def _add_brought(
-    db: Database, rows: "_Rows", new: Sequence[NewMessage], ids: Sequence[str]
-) -> None:
-    """Add the copies and the outbox messages of messages with these ids."""
-    copies: dict[QueueRef, list[tuple[NewMessage, int]]] = defaultdict(list)
-    brought: dict[QueueRef, list[NewMessage]] = defaultdict(list)
-    for message, own_id in zip(new, ids, strict=True):
-        for copy in message.copies:
-            fresh = NewMessage(
-                message.body, copy.ttl_ms, copy.delay_ms, None, message.headers, copy.priority
-            )
-            copies[copy.queue].append((fresh, int(own_id[:16], 16)))
-        for one in message.outbox:
-            brought[one.queue].append(
-                NewMessage(one.body_with(own_id), one.ttl_ms, one.delay_ms, None, None)
-            )
-    for ref, made in copies.items():
-        messages, bodies = zip(*made, strict=True)
-        rows.add(db.make_queue(ref), messages, bodies)
-    for ref, outbox in brought.items():
-        rows.add(db.make_queue(ref), outbox)
-
-
-class _Rows:
-    """The rows of new messages, of as many queues as one step adds to."""
-
-    def __init__(self, db: Database, client_id: str, now_us: int) -> None:
-        self._db = db
-        self._client_id = client_id
-        self._now_us = now_us
-        self._entries: list[tuple[object, ...]] = []
-        self._bodies: list[tuple[int, int, bytes]] = []
-
-    def add(
-        self, queue: Queue, new: Sequence[NewMessage], bodies: Sequence[int] | None = None
-    ) -> list[str]:
-        """Add messages at the end of a queue; answer their ids.
-
-        `bodies` are the numbers of the bodies of other messages, where these are their copies.
-        """
-        db, now, content, count = self._db, self._now_us // 1000, queue.content, len(new)
-        db.touch(queue)
-        first = db.take_positions(count, self._now_us)
-        ids = db.new_ids(first, count)
-        delayed, size, over_at = 0, 0, queue.over_at
-        for index, one in enumerate(new):
-            position, expires, headers = first + index, now + one.ttl_ms, one.headers
-            due = 0
-            if one.delay_ms:
-                due = now + one.delay_ms
-                delayed += 1
-                queue.ready_at = min(queue.ready_at, due)
-            over_at = min(over_at, expires)
-            length = len(one.body)
-            size += length
-            if bodies is None:
-                body, holders = position, 1 + len(one.copies) if one.copies else 1
-                self._bodies.append((position, holders, one.body))
-            else:
-                body, holders = bodies[index], 2  # it is another message's: at least these two
-            group = None if headers is None else group_of(headers)
-            self._entries.append((
-                content, position, bytes.fromhex(ids[index]), DELAYED if due else READY,
-                one.priority, due, expires, one.ttl_ms, now, body, int(holders > 1),
-                self._client_id, json.dumps(headers) if headers else None,
-                None if group is None else group.encode(errors="surrogatepass"), length,
-            ))  # fmt: skip
-        queue.over_at = over_at
-        queue.bytes += size
-        queue.delayed += delayed
-        queue.ready += count - delayed
-        if db.watchers:
-            db.announce(queue.ref, count - delayed)
-        return ids
-
-    def insert(self) -> None:
-        """Insert all of them."""
-        if len(self._entries) == 1 and self._bodies:
-            self._db.execute(_INSERT_BODY, self._bodies[0])
-            self._db.execute(_INSERT_ENTRY, self._entries[0])
-        else:
-            self._db.executemany(_INSERT_BODY, self._bodies)
-            self._db.executemany(_INSERT_ENTRY, self._entries)

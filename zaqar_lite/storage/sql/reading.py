@@ -101,12 +101,12 @@ def stats(db: Database, queue: Queue) -> Stats:
         return Stats()
     now = db.clock.now_ms()
     lapsed = claiming.lapsed_count(db, queue, now)
-    source = f"SELECT {MESSAGE} FROM entry e CROSS JOIN body b ON b.number = e.body"
     ends = [
         entries.message_of(row, now)
         for order in ("ASC", "DESC")
         for row in db.execute(
-            f"{source} WHERE e.queue = ? ORDER BY e.position {order} LIMIT 1", (queue.content,)
+            f"{entries.MESSAGES} WHERE e.queue = ? ORDER BY e.position {order} LIMIT 1",
+            (queue.content,),
         )
     ]
     return Stats(

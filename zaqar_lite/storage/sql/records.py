@@ -12,6 +12,7 @@ from zaqar_lite.domain.refusals import queue_changed, too_many_queues
 from zaqar_lite.domain.yielding import next_turn
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.management import ManagementStore
+from zaqar_lite.storage.sql import entries
 from zaqar_lite.storage.sql.database import Database
 
 _QUEUE = "SELECT project, name, metadata, version, exposing FROM queue"
@@ -253,8 +254,7 @@ def _page(  # noqa: PLR0917 - as `list_queues` has it
 
 
 def _count(db: Database, project: str) -> int:
-    row = db.execute("SELECT queues FROM project WHERE name = ?", (project,)).fetchone()
-    return 0 if row is None else int(row[0])
+    return int(db.execute("SELECT queues FROM project WHERE name = ?", (project,)).get or 0)
 
 
 def _sources(db: Database, target: QueueRef, limit: int) -> list[str]:
@@ -377,12 +377,8 @@ def _records(
 
 
 def _has_expired(db: Database) -> bool:
-    row = db.execute(
-        "SELECT 1 FROM record INDEXED BY ending_record WHERE ends IS NOT NULL AND ends <= ?"
-        " LIMIT 1",
-        (db.clock.now_ms(),),
-    ).fetchone()
-    return row is not None
+    first = "SELECT min(ends) FROM record INDEXED BY ending_record WHERE ends IS NOT NULL"
+    return entries.first_of(db, first, ()) <= db.clock.now_ms()
 
 
 def _expire(db: Database, limit: int) -> int:

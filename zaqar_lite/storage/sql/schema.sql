@@ -95,7 +95,8 @@ CREATE INDEX expiring ON entry (queue, expires);
 CREATE INDEX moved ON entry (queue, id) WHERE moved = 1;
 CREATE INDEX grouped ON entry (queue, message_group, position) WHERE message_group IS NOT NULL;
 
--- Bodies are apart, so that claiming rewrites none. `holders` counts the entries that name it.
+-- Bodies are apart, so that claiming rewrites none. `holders` counts the entries that name it, and
+-- the copies that a large post under way has still to bring.
 CREATE TABLE body (
   number INTEGER PRIMARY KEY,
   holders INTEGER NOT NULL,
@@ -139,9 +140,9 @@ CREATE TABLE idempotency (
 CREATE INDEX ending_key ON idempotency (queue, ends);
 
 -- Large posts under way, in parts (posting.py): part 0, the last to be stored, says what is posted
--- where, the others have the messages as MessagePack. `ids` are those of a part that has entered the
--- queue, which has no content any more. Who opens the store finishes them, or forgets those without
--- part 0.
+-- where, the others have the messages as MessagePack. Each part that has entered the queue has a row
+-- -1, -2 and so on with the ids of its messages; the copies enter last, in parts that have no rows
+-- but these. Who opens the store finishes them, or forgets those without part 0.
 CREATE TABLE post (
   number INTEGER NOT NULL,
   part INTEGER NOT NULL,

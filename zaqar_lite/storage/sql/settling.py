@@ -28,75 +28,46 @@ def settle(
     retries: RetryPolicy,
 ) -> Settled:
     """Do to each message of a claim what its settlement says; see the seam."""
+    now, claim = db.clock.now_ms(), claims.number_of(claim_id)
     found = claims.find_claim(db, queue, claim_id)
-    number = claims.number_of(claim_id)
     client = "" if found is None else found.client
-    step = _Step(db, queue, number, client, retries)
-    outcomes = step.settle(settlements)
-    return Settled(outcomes, step.finish())
-
-
-class _Step:
-    """Settlements under one claim: decided one by one, written together."""
-
-    def __init__(
-        self, db: Database, queue: Queue, claim: bytes, client: str, retries: RetryPolicy
-    ) -> None:
-        self._db = db
-        self._queue = queue
-        self._claim = claim
-        self._client = client
-        self._retries = retries
-        self._now = db.clock.now_ms()
-        self._acked: list[Entry] = []
-        self._ended: list[tuple[Entry, Ending]] = []
-        self._extended: dict[tuple[int, int], list[Entry]] = {}
-
-    def settle(self, settlements: Sequence[Settlement]) -> list[Outcome]:
-        """Decide what is done to each."""
-        ids = [one.message_id for one in settlements]
-        here = entries.find(self._db, self._queue, ids, self._now)
-        return [self._decide(here.get(one.message_id), one) for one in settlements]
-
-    def _decide(self, entry: Entry | None, wanted: Settlement) -> Outcome:
+    here = entries.find(db, queue, [one.message_id for one in settlements], now)
+    outcomes: list[Outcome] = []
+    acked: list[Entry] = []
+    ended: list[tuple[Entry, Ending]] = []
+    extended: dict[tuple[int, int], list[Entry]] = {}
+    for wanted in settlements:
+        entry, act, outcome = here.get(wanted.message_id), wanted.act, Outcome.DONE
         if entry is None:
-            return Outcome.NOT_FOUND
-        holder, act = entry.holder(self._now), wanted.act
-        if holder != self._claim:
-            return wanted.without_lease(
+            outcome = Outcome.NOT_FOUND
+        elif (holder := entry.holder(now)) != claim:
+            outcome = wanted.without_lease(
                 is_held=holder is not None,
-                is_last_claim=entry.claim == self._claim,
+                is_last_claim=entry.claim == claim,
                 ended=None if entry.last_end is None else ENDED[entry.last_end],
             )
-        if act is Act.ACK:
-            self._acked.append(entry)
+        elif act is Act.ACK:
+            acked.append(entry)
         elif act is Act.EXTEND:
-            self._extended.setdefault((wanted.ttl_ms, wanted.grace_ms), []).append(entry)
-        elif act is Act.DEAD and self._retries.dead_letter is None:
-            return Outcome.NO_TARGET
+            extended.setdefault((wanted.ttl_ms, wanted.grace_ms), []).append(entry)
+        elif act is Act.DEAD and retries.dead_letter is None:
+            outcome = Outcome.NO_TARGET
         else:
-            self._ended.append((entry, Ending.by(wanted, self._now, self._retries)))
-        return Outcome.DONE
-
-    def finish(self) -> int:
-        """Write it; answer how many messages became dead letters."""
-        db, queue = self._db, self._queue
-        if self._acked:
-            if queue.keeps_done:
-                history.append(db, queue, history.DONE, self._acked, self._now, self._client)
-            entries.remove(db, queue, self._acked)
-        for (ttl_ms, grace_ms), held in self._extended.items():
-            db.touch(queue)
-            until = self._now + ttl_ms
-            claims.extend(db, queue, held, self._now, ttl_ms, grace_ms)
-            if db.watchers and until < min(one.until for one in held):
-                db.announce(queue.ref, 0)
-            queue.ready_at = min(queue.ready_at, until)
-            db.execute(
-                "UPDATE claim SET ends = min(ends, ?), is_even = 0 WHERE id = ?",
-                (until, self._claim),
-            )
-        return end_hand_outs(db, queue, self._ended, self._client, self._now)
+            ended.append((entry, Ending.by(wanted, now, retries)))
+        outcomes.append(outcome)
+    if acked and queue.keeps_done:
+        history.append(db, queue, history.DONE, acked, now, client)
+    entries.remove(db, queue, acked)
+    for (ttl_ms, grace_ms), held in extended.items():
+        db.touch(queue)
+        claims.extend(db, queue, held, now, ttl_ms, grace_ms)
+        until = now + ttl_ms
+        if db.watchers and until < min(one.until for one in held):
+            db.announce(queue.ref, 0)
+        queue.ready_at = min(queue.ready_at, until)
+        shorten = "UPDATE claim SET ends = min(ends, ?), is_even = 0 WHERE id = ?"
+        db.execute(shorten, (until, claim))
+    return Settled(outcomes, end_hand_outs(db, queue, ended, client, now))
 
 
 def settle_all(
@@ -125,7 +96,7 @@ def end_hand_outs(
     if not endings:
         return 0
     entries.leave_state(db, queue, [entry for entry, _ in endings])
-    rows, longer = [], []
+    rows = []
     ready = moved = 0
     for entry, ending in endings:
         hand_out = HandOut(entry.claims, entry.claimed_at, client, entry.failures)
@@ -142,7 +113,8 @@ def end_hand_outs(
             until, state = result.ready_at, PARKED
             queue.ready_at = min(queue.ready_at, until)
             if entry.expires < until + PARKED_MARGIN_MS:
-                longer.append((entry.position, until + PARKED_MARGIN_MS))
+                expires = until + PARKED_MARGIN_MS
+                entries.raise_ttl(db, queue, (entry.position,), expires - now, expires)
         else:
             ready += 1
         rows.append((state, until, result.failures, last_end, queue.content, entry.position))
@@ -151,8 +123,6 @@ def end_hand_outs(
         " WHERE queue = ? AND position = ?",
         rows,
     )
-    for position, expires in longer:
-        entries.raise_ttl(db, queue, (position,), expires - now, expires)
     queue.ready += ready
     queue.parked += len(rows) - ready
     if db.watchers and rows:

@@ -26,16 +26,14 @@ _SHARED_FOR = 60.0
 """Seconds for which the smaller room is used after another project came."""
 BYTES = 512
 """Bytes of bodies and headers that cost as much as a message."""
-COPY = 3
-"""The cost of a copy: it changes pages of another queue, which nothing else of the post does."""
 
 
 def cost_of(message: NewMessage) -> int:
-    """The cost of storing a message, its copies and its outbox, in messages."""
+    """The cost of storing a message with its outbox, in messages; its copies are only kept."""
     size, headers = len(message.body), message.headers
     if headers:
         size += sum(map(len, headers)) + sum(map(len, headers.values()))
-    return 1 + COPY * len(message.copies) + len(message.outbox) + size // BYTES
+    return 1 + len(message.copies) // 8 + len(message.outbox) + size // BYTES
 
 
 class Shares:

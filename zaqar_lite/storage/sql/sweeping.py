@@ -41,7 +41,7 @@ async def sweep(db: Database, limit: int, retries_of: RetryPolicyOf) -> SweepRes
             await next_turn()
     deleted = 0
     while swept.total + deleted < limit:
-        has_garbage = await db.read(_NO_QUEUE, _has_garbage)
+        has_garbage = await db.read(_NO_QUEUE, lambda db: db.execute(_ANY_GARBAGE).get)
         step = await db.write(_delete_garbage) if has_garbage else 0
         if not step:
             break
@@ -91,13 +91,9 @@ def _visit(db: Database, queue: Queue, now: int, limit: int, retries: RetryPolic
     return done._replace(lapsed=lapsed - moved, moved=moved, letters_in=frozenset(target))
 
 
-def _has_garbage(db: Database) -> bool:
-    return db.execute("SELECT 1 FROM garbage LIMIT 1").fetchone() is not None
-
-
 def _delete_garbage(db: Database) -> int:
     """Delete one step of what a purged or dropped queue held; answer how much that was."""
-    number = entries.first_of(db, "SELECT number FROM garbage LIMIT 1", ())
+    number = entries.first_of(db, _ANY_GARBAGE, ())
     if number == NEVER:
         return 0
     found = entries.entries_where(
@@ -116,6 +112,7 @@ def _delete_garbage(db: Database) -> int:
     return 1
 
 
+_ANY_GARBAGE = "SELECT number FROM garbage LIMIT 1"
 _DELETE_REST = (
     "DELETE FROM claim WHERE id IN"
     " (SELECT id FROM claim INDEXED BY lapsing WHERE queue = ?1 LIMIT ?2)",
