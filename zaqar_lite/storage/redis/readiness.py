@@ -3,9 +3,10 @@
 A process has one connection for signals to each node that has a watched queue, and subscribes to
 the channels of watched queues only. The channels are sharded, so that in a cluster the signals of a
 queue stay on its shard. Signals are hints: those that are sent while a connection is lost are lost.
-A lost connection is opened anew as long as a queue is watched, and then those who wait look once
-more. Because of that, and because a script publishes in the step that makes messages ready, it is
-enough that those who wait look every `POLL_INTERVAL_MS`.
+A lost connection is opened anew as long as a queue is watched. Whenever Redis confirms a
+subscription, those who wait already look once more, for they may have missed signals. Because of
+that, and because a script publishes in the step that makes messages ready, it is enough that those
+who wait look every `POLL_INTERVAL_MS`.
 """
 
 import asyncio
@@ -65,6 +66,7 @@ class Subscription(Link):
             return True
         if kind == b"ssubscribe":
             self.channels.add(channel)
+            self._tell(channel, b"-1")
         elif kind == b"sunsubscribe":
             if not self._leaving[channel]:
                 # The cluster has given the queue's slot to another node.
@@ -87,27 +89,27 @@ class Readiness:
         self._opening = asyncio.Lock()
         self._keeper: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
-        self._known: set[bytes] = set()
-        """Channels that were subscribed: signals are missed until they are so again."""
-        self._late: set[bytes] = set()
-        """Channels that are watched already, although Redis has not confirmed them."""
 
     async def watch(self, queue: QueueRef, listener: Listener) -> Callable[[], None]:
         """Subscribe to a queue; return when Redis confirms it, or after a second."""
-        end, channel = self._watchers.add(queue, listener), _channel(queue)
+        waits = False
+
+        def hear(count: int) -> None:
+            if waits:  # until then it has missed nothing
+                listener(count)
+
+        end, channel = self._watchers.add(queue, hear), _channel(queue)
         self._queues[channel] = queue
         if self._keeper is None or self._keeper.done():
             self._keeper = asyncio.create_task(self._keep(), name="readiness")
-        is_made = False
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_PATIENCE):
-                    is_made = await self._subscribe(channel, set())
+                    await self._subscribe(channel, set())
         except BaseException:
             self._end(channel, end)
             raise
-        if not is_made and channel in self._queues:
-            self._late.add(channel)
+        waits = True
         return partial(self._end, channel, end)
 
     def _end(self, channel: bytes, end: Callable[[], None]) -> None:
@@ -115,8 +117,6 @@ class Readiness:
         end()
         if self._queues[channel] not in self._watchers:
             del self._queues[channel]
-            self._known.discard(channel)
-            self._late.discard(channel)
             self._leave(channel)
 
     def _leave(self, channel: bytes) -> None:
@@ -155,44 +155,31 @@ class Readiness:
                 async with asyncio.timeout(_RETRY_AFTER if away else _LOOK_EVERY):
                     await self._lost.wait()
 
-    async def _subscribe(self, channel: bytes, away: set[Any]) -> bool:
-        """Subscribe on the node that has the queue now; return whether that succeeded.
+    async def _subscribe(self, channel: bytes, away: set[Any]) -> None:
+        """Subscribe on the node that has the queue now.
 
-        After a lost or late subscription tell those who wait to look again: signals may be missing.
         A node that does not answer joins those that are `away`, which are not asked again; None
         stands for whoever knows the nodes.
         """
-        node = None
+        node = reply = None
         try:
             node = await self._router.node_of(keys_of(self._queues[channel]).slot)
             if node in away:
-                return False
+                return
             subscription = await self._open(node)
             for other in self._subscriptions.values():
                 if other is not subscription:
                     other.leave(channel)
-            is_lost, reply = False, None
             if channel not in subscription.channels:
-                is_lost = channel in self._known
                 reply = await subscription.send("SSUBSCRIBE", channel)
         except (ConnectionLost, ConfigurationError, Unavailable) as exc:
             logger.debug("no signals from Redis for now: %s", exc)
             away.add(node)
-            return False
         if isinstance(reply, Fault):
             logger.debug("no signals from Redis for now: %s", reply)
             away.add(node)
             if reply.code == "MOVED":
                 self._router.leave(node)
-            return False
-        if channel not in self._queues:  # nobody watches it any more
-            subscription.leave(channel)
-            return True
-        self._known.add(channel)
-        if is_lost or channel in self._late:
-            self._late.discard(channel)
-            self._hear(channel, b"-1")
-        return True
 
     async def _open(self, node: Any) -> Subscription:  # noqa: ANN401 - as the router has it
         async with self._opening:
