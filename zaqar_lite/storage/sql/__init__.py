@@ -7,9 +7,9 @@
 batches and makes these durable; `place.py` is where they lie. `messages.py` and `records.py` are
 the two stores. Below them is a module for each intention: `posting.py` (with `rows.py`),
 `claiming.py` (handing out), `claims.py` (the claim itself), `settling.py` (leaving a claim or the
-queue), `reading.py`, `importing.py`; and for what time does: `expiring.py` in one queue, `sweeping.py` in all,
-`history.py` in the lists of what is over. An operation is a function of a few statements that runs
-without an await, so it is one atomic step.
+queue), `reading.py`, `importing.py`; and for what time does: `expiring.py` in one queue,
+`sweeping.py` in all, `history.py` in the lists of what is over. An operation is a function of a few
+statements that runs without an await, so it is one atomic step.
 """
 
 from pathlib import Path
