@@ -196,6 +196,7 @@ class QueueUnderTest:
         delayed: bool = True,
         version: int | None = None,
         details: bool = False,
+        group: str | None = None,
     ) -> Page:
         """One page of the listing."""
         return await self.stores.messages.list_messages(
@@ -209,6 +210,7 @@ class QueueUnderTest:
                 include_delayed=delayed,
                 version=version,
                 details=details,
+                group=group,
             ),
         )
 

@@ -1,13 +1,13 @@
 """Groups: listed in order by an index, in whatever state, and left with the message."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from tests.contract.subject import HOUR, MINUTE, SECOND, QueueUnderTest, bury, ids, new, some, texts
+from tests.contract.subject import HOUR, MINUTE, SECOND, QueueUnderTest, bury, ids, new, texts
 from zaqar_lite.domain.groups import GROUP_HEADER, MAX_GROUP
-from zaqar_lite.domain.ids import Marker
-from zaqar_lite.domain.models import DelayMode, ListQuery, Message, RetryPolicy
+from zaqar_lite.domain.models import DelayMode, Message, RetryPolicy
 from zaqar_lite.domain.posts import NewMessage
 
 pytestmark = pytest.mark.anyio
@@ -18,28 +18,9 @@ def of(group: str, text: str = "a", *, ttl: int = HOUR, delay: int = 0) -> NewMe
     return new(text, ttl=ttl, delay=delay, headers={GROUP_HEADER: group, "other": "x"})
 
 
-async def listed(
-    queue: QueueUnderTest,
-    group: str,
-    *,
-    limit: int = 400,
-    until: int | None = None,
-    claimed: bool = True,
-    delayed: bool = True,
-) -> Sequence[Message]:
+async def listed(queue: QueueUnderTest, group: str, **options: Any) -> Sequence[Message]:
     """All messages of a group, page by page."""
-    found: list[Message] = []
-    marker: Marker | None = None
-    while True:
-        selection = ListQuery(
-            limit, marker, None if until is None else Marker(until), include_claimed=claimed,
-            include_delayed=delayed, group=group,
-        )  # fmt: skip
-        page = await queue.stores.messages.list_messages(queue.ref, selection)
-        if not page.messages:
-            return found
-        found += page.messages
-        marker = Marker(some(page.marker))
+    return await queue.listed(limit=400, group=group, **options)
 
 
 @pytest.mark.parametrize("size", [1, 999, 1_001])

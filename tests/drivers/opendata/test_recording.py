@@ -20,6 +20,7 @@ from tests.drivers.opendata.contract_hooks import check_database
 from tests.drivers.opendata.rfc import decode_active, read_config
 from tests.drivers.opendata.store import Store
 from tests.drivers.store import HOUR, MINUTE, OTHER, QUEUE
+from tests.waiting import until_available
 from zaqar_lite.domain.errors import NotFound, Unavailable
 from zaqar_lite.domain.ids import new_claim_id, new_message_id
 from zaqar_lite.domain.models import DeadLetter, HistoryState, Message, Move, RetryPolicy
@@ -231,21 +232,6 @@ async def test_what_was_imported_without_attempts_keeps_its_counts(store: Store)
     assert not await store.records(RecordType.ATTEMPTS)
 
 
-@pytest.mark.parametrize("headers", [{}, {"sys.client": "a", "queue": "b"}])
-async def test_headers_may_have_names_of_the_store_s_own(
-    store: Store, headers: dict[str, str]
-) -> None:
-    new = [NewMessage(b"1", HOUR, headers=headers)]
-    for client in ("", "producer"):
-        await store.messages.post(QUEUE, new, client_id=client, version=None)
-    before = await store.all_messages()
-    await store.restart()
-    after = await store.all_messages()
-    assert [(one.headers, one.client_id) for one in after] == [
-        (one.headers, one.client_id) for one in before
-    ]
-
-
 async def test_a_claim_that_holds_nothing_goes_at_its_end(store: Store) -> None:
     """Earlier versions left such, and so does a page that is lost."""
     await store.post("waits")
@@ -341,7 +327,7 @@ async def test_an_acknowledgement_that_failed_is_not_taken_for_one_that_was_stor
 
     with patch.object(store.db.engine, "_write", fail), pytest.raises(Unavailable):
         await store.messages.delete(QUEUE, [message_id], claim_ids=None)
-    await post_when_open(store, "b")
+    await until_available(lambda: store.post("b"))
     assert await store.bodies() == ["a", "b"]
     await store.messages.delete(QUEUE, [message_id], claim_ids=None)
     await store.restart()
@@ -373,7 +359,7 @@ async def test_a_batch_that_failed_is_undone_and_the_store_goes_on(store: Store)
         later = asyncio.create_task(store.post("refused as well"))
         results = await asyncio.gather(*tasks, reader, later, return_exceptions=True)
     assert all(isinstance(one, Unavailable) for one in results)
-    await post_when_open(store, "after")
+    await until_available(lambda: store.post("after"))
     assert await store.bodies() == ["stored", "after"]
     record = await store.management.get_record("kind", "p", "n")
     assert some(record).value == b"1"
@@ -424,7 +410,7 @@ async def test_a_batch_that_a_bug_undoes_leaves_the_next_one_recorded(
     monkeypatch.setattr(module, name, fail)
     with pytest.raises(Unavailable, match="can't write this"):
         await store.post("refused")
-    await post_when_open(store, "after")
+    await until_available(lambda: store.post("after"))
     await check_database(store.db)
     await store.restart()
     assert await store.bodies() == ["after"]
@@ -503,15 +489,4 @@ async def fail_once(store: Store) -> None:
 
     with patch.object(store.db.engine, "commit", fail), pytest.raises(Unavailable):
         await store.post("refused")
-    await post_when_open(store, "after")
-
-
-async def post_when_open(store: Store, text: str) -> None:
-    """Post as soon as the store takes it again."""
-    while True:
-        try:
-            await store.post(text)
-        except Unavailable:
-            await asyncio.sleep(0.01)
-        else:
-            return
+    await until_available(lambda: store.post("after"))

@@ -17,6 +17,7 @@ from tests.drivers.small_disk import fill_up, mounted
 from tests.drivers.store import HOUR, message, texts
 from tests.server import ServerProcess
 from tests.services.process import missing
+from tests.waiting import until_available
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.storage.opendata.engine import Batch
@@ -166,23 +167,12 @@ async def test_what_waits_for_room_is_whole_once_it_is_stored(
             with pytest.raises(Unavailable, match="full"):
                 await asked
         give_room(small_disk)
-        for _ in range(300):
-            if await is_posted(store, "later"):
-                break
-            await asyncio.sleep(0.1)
+        await until_available(lambda: store.post("later"))
         found = await store.bodies()
         assert found[: len(posted)] == posted
         assert "refused" not in found
         assert found[-1] == "later"
         await check_database(store.db)
-
-
-async def is_posted(store: Store, text: str) -> bool:
-    try:
-        await store.post(text)
-    except Unavailable:
-        return False
-    return True
 
 
 def give_room(disk: Path) -> None:
