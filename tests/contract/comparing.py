@@ -21,8 +21,8 @@ UNIT = 6_000_000
 BACKOFF_EXTRA = 70_000
 TOLERANCE = 20_000
 
-Policy = tuple[int, int | None, int] | None
-"""The dead-letter policy of a call: most claims, ttl of the letters, most failures."""
+Fate = tuple[tuple[int, int | None, int] | None, tuple[int, ...] | None]
+"""The retry policy of a call: most claims, ttl of the letters and most failures; the back-off."""
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,9 @@ class Side:
     def exposing(self, name: str) -> bool:
         return self.records[name].exposing
 
-    def retries(self, name: str, policy: Policy, backoff: tuple[int, ...] | None) -> RetryPolicy:
+    def retries(self, name: str, fate: Fate) -> RetryPolicy:
         """What becomes of the failed messages of a queue, as far as the driver can tell."""
-        letter = None
+        letter, (policy, backoff) = None, fate
         if policy is not None and name != "dead":
             max_claims, ttl_ms, max_failures = policy
             letter = DeadLetter(self.queue("dead").ref, max_claims, ttl_ms, max_failures)

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.contract import reference
-from tests.contract.comparing import UNIT, About, Policy, Side
+from tests.contract.comparing import UNIT, About, Fate, Side
 from tests.contract.stores import DriverCase, Stores, run_hook
 from tests.contract.subject import new
 from zaqar_lite.domain.clock import Clock
@@ -61,6 +61,7 @@ policies = st.sampled_from(
     ]
 )
 backoffs = st.sampled_from([None, None, (1,), (2, 1), (1, 2, 3)])
+fates = st.tuples(policies, backoffs)
 acts = st.sampled_from([Act.ACK, *[Act.RELEASE] * 4, *[Act.EXTEND] * 2, Act.DEAD])
 Wish = tuple[int, Act, int | None, bool, str | None]
 """A settlement: of which message, what, the delay in units, whether it failed, and why."""
@@ -259,15 +260,15 @@ class Comparison:
         self.both(act)
 
     @step(
-        often=4,
+        often=6,
         name=queues,
         limit=st.integers(1, 4),
         ttl=units,
         grace=st.integers(0, 2),
         client=clients,
-        policy=policies,
-        backoff=backoffs,
+        fate=fates,
         details=st.booleans(),
+        removes=st.sampled_from([False, False, True]),
     )
     def claim(
         self,
@@ -277,14 +278,14 @@ class Comparison:
         ttl: int,
         grace: int,
         client: str,
-        policy: Policy,
-        backoff: tuple[int, ...] | None,
+        fate: Fate,
         details: bool,
+        removes: bool,
     ) -> None:
         limit = self.limit(name, limit)
 
         async def act(side: Side) -> tuple[Any, ...]:
-            retries = side.retries(name, policy, backoff)
+            retries = side.retries(name, fate)
             claimed = await side.queue(name).claim(
                 limit,
                 ttl=ttl * UNIT + CLAIM_EXTRA,
@@ -296,6 +297,7 @@ class Comparison:
                 backoff=retries.backoff,
                 version=side.version(name),
                 details=details,
+                removes=removes,
             )
             return side.show_claimed(name, claimed)
 
@@ -313,30 +315,6 @@ class Comparison:
             return side.show_claimed(name, claimed)
 
         self.note_claim(name, self.both(act))
-
-    @step(
-        often=2,
-        name=queues,
-        limit=st.integers(1, 3),
-        policy=policies,
-        backoff=backoffs,
-    )
-    def pop(self, name: str, limit: int, policy: Policy, backoff: tuple[int, ...] | None) -> None:
-        limit = self.limit(name, limit)
-
-        async def act(side: Side) -> tuple[Any, ...]:
-            retries = side.retries(name, policy, backoff)
-            popped = await side.queue(name).pop(
-                limit,
-                mode=side.mode(name),
-                exposing=side.exposing(name),
-                dead_letter=retries.dead_letter,
-                backoff=retries.backoff,
-                version=side.version(name),
-            )
-            return side.show_claimed(name, popped)
-
-        self.both(act)
 
     @step(often=2, name=queues, number=st.integers(0, 50), details=st.booleans())
     def get_claim(self, name: str, number: int, details: bool) -> None:
@@ -361,8 +339,7 @@ class Comparison:
         number=st.integers(0, 50),
         chosen=wishes,
         ttl=units,
-        policy=policies,
-        backoff=backoffs,
+        fate=fates,
     )
     def settle(
         self,
@@ -371,8 +348,7 @@ class Comparison:
         number: int,
         chosen: list[Wish],
         ttl: int,
-        policy: Policy,
-        backoff: tuple[int, ...] | None,
+        fate: Fate,
     ) -> None:
         """Settle mostly what the claim handed out, and now and then other messages."""
         if not self.claim_places:
@@ -399,21 +375,20 @@ class Comparison:
             settled = await side.queue(name).settle(
                 side.claims.pick(number),
                 *{one.message_id: one for one in told}.values(),
-                retries=side.retries(name, policy, backoff),
+                retries=side.retries(name, fate),
                 version=side.version(name),
             )
             return list(settled.outcomes), settled.moved
 
         self.both(act)
 
-    @step(often=3, name=sources, chosen=wishes, ttl=units, policy=policies, backoff=backoffs)
+    @step(often=3, name=sources, chosen=wishes, ttl=units, fate=fates)
     def work(
         self,
         name: str,
         chosen: list[Wish],
         ttl: int,
-        policy: Policy,
-        backoff: tuple[int, ...] | None,
+        fate: Fate,
     ) -> None:
         """Claim, and settle at once, while the claim is sure to be live."""
         self.claim(
@@ -422,40 +397,36 @@ class Comparison:
             ttl=ttl,
             grace=0,
             client="ann",
-            policy=None,
-            backoff=backoff,
+            fate=(None, fate[1]),
             details=True,
+            removes=False,
         )
-        self.settle(name=name, number=1, chosen=chosen, ttl=ttl, policy=policy, backoff=backoff)
+        self.settle(name=name, number=1, chosen=chosen, ttl=ttl, fate=fate)
 
-    @step(often=2, name=sources, meeting=st.integers(0, 2), policy=policies, backoff=backoffs)
-    def lapse(
-        self, name: str, meeting: int, policy: Policy, backoff: tuple[int, ...] | None
-    ) -> None:
+    @step(often=2, name=sources, meeting=st.integers(0, 2), fate=fates)
+    def lapse(self, name: str, meeting: int, fate: Fate) -> None:
         """Let a claim lapse, and let a claim, a pop or the sweep meet it."""
         if self.advances == MOST_ADVANCES:
             return
 
-        def claim() -> None:
+        def claim(*, removes: bool = False) -> None:
             self.claim(
                 name=name,
                 limit=2,
                 ttl=1,
                 grace=0,
                 client="bob",
-                policy=policy,
-                backoff=backoff,
+                fate=fate,
                 details=True,
+                removes=removes,
             )
 
         claim()
         self.advance(1)
         if meeting == 0:
-            self.sweep(policy, backoff)
-        elif meeting == 1:
-            self.pop(name, 1, policy, backoff)
+            self.sweep(fate)
         else:
-            claim()
+            claim(removes=meeting == 1)
 
     @step(often=2, name=queues, number=st.integers(0, 50), ttl=units, grace=st.integers(0, 2))
     def renew(self, name: str, number: int, ttl: int, grace: int) -> None:
@@ -499,7 +470,7 @@ class Comparison:
         if not self.record.is_delayed:  # an edit is refused before it comes to the store
             return
         if text is not None:  # a copy that has expired holds the body until a sweep has met it
-            self.sweep(None, None)
+            self.sweep((None, None))
         name, number = self.pick_message(name, number, is_delayed)
 
         async def act(side: Side) -> tuple[Any, ...]:
@@ -549,10 +520,10 @@ class Comparison:
         for side in self.sides:
             side.stores.clock.advance(number * UNIT + STEP_EXTRA)
 
-    @step(often=2, policy=policies, backoff=backoffs)
-    def sweep(self, policy: Policy, backoff: tuple[int, ...] | None) -> None:
+    @step(often=2, fate=fates)
+    def sweep(self, fate: Fate) -> None:
         async def act(side: Side) -> None:  # what there is to tidy is the driver's own affair
-            retries = {side.queue(name).ref: side.retries(name, policy, backoff) for name in QUEUES}
+            retries = {side.queue(name).ref: side.retries(name, fate) for name in QUEUES}
             await side.queue("normal").sweep(retries)
 
         self.both(act)
