@@ -364,9 +364,15 @@ class PooledMessages(Store):
             await (await self.pool(pool)).purge(queue, forget=forget)
 
     async def stats(self, queue: QueueRef, *, ranges: int = 0) -> Stats:
-        """Count a queue's messages; of those in every store, all together, without `ranges`."""
-        stores = await self._all_of(queue)
-        return _sum_of([await store.stats(queue, ranges=ranges) for store in stores])
+        """Count a queue's messages; of those in every store, all together, and nothing else."""
+        found = [await one.stats(queue, ranges=ranges) for one in await self._all_of(queue)]
+        if len(found) == 1:
+            return found[0]
+        return Stats(
+            sum(one.ready for one in found),
+            sum(one.delayed for one in found),
+            sum(one.claimed for one in found),
+        )
 
     async def nonempty_queues(self) -> AsyncIterator[QueueRef]:
         """Name the queues of all stores that are open, each where it lies."""
@@ -406,23 +412,6 @@ class PooledMessages(Store):
 def _frozen(queue: QueueRef) -> Unavailable:
     text = f"The queue {queue.name!r} is being moved to another pool."
     return Unavailable(text, retry_after=5)
-
-
-def _sum_of(found: Sequence[Stats]) -> Stats:
-    """The counts of one queue in several stores, together."""
-    if len(found) == 1:
-        return found[0]
-    ends = [end for one in found for end in (one.oldest, one.newest) if end is not None]
-    since = [one.ready_since for one in found if one.ready_since is not None]
-    return Stats(
-        sum(one.ready for one in found),
-        sum(one.delayed for one in found),
-        sum(one.claimed for one in found),
-        min(ends, key=lambda message: message.position, default=None),
-        max(ends, key=lambda message: message.position, default=None),
-        min(since, default=None),
-        sum(one.bytes for one in found),
-    )
 
 
 async def _post_unknown(

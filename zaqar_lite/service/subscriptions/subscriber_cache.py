@@ -112,11 +112,9 @@ class SubscriberCache:
         if known is not None and is_fresh and known.version >= version:
             return known.subscriptions
         changes, at = self._changes, time.monotonic()
-        record = await record_of(self._management, queue)
         subscriptions = await list_subscriptions(self._management, queue)
         if changes == self._changes:  # else they may be from before the change
-            read_at = version if record is None else record.version
-            self._cache[queue] = _Known(at, read_at, subscriptions)
+            self._cache[queue] = _Known(at, version, subscriptions)
         return subscriptions
 
     async def one(self, queue: QueueRef, identifier: str) -> Subscription | None:
