@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from zaqar_lite.api.authentication import TrustedProxies
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.service.background import Worker
 from zaqar_lite.service.identity.authentication import Authenticator, Provider
 from zaqar_lite.service.identity.keys import Keys
 from zaqar_lite.service.identity.keystone import Keystone
 from zaqar_lite.service.identity.trusts import Trusts
-from zaqar_lite.service.startup import Worker
 from zaqar_lite.settings import Settings, comma_list
 from zaqar_lite.storage.management import ManagementStore
 

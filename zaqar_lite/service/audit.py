@@ -18,7 +18,7 @@ from zaqar_lite.domain.errors import ConfigurationError, Unavailable, ZaqarLiteE
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.metadata import is_queue_name
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.service.background import Background, BackgroundWorker
+from zaqar_lite.service.background import Background, BackgroundWorker, Worker
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.post_validation import Draft
 
@@ -41,7 +41,7 @@ class Act(NamedTuple):
     target: str
 
 
-class Trail:
+class Trail(Worker):
     """Where events go."""
 
     def add(self, event: Event) -> None:
@@ -50,12 +50,6 @@ class Trail:
 
     def reopen(self) -> None:
         """Go on in another file where the one that was written to was moved away."""
-
-    def start(self) -> None:
-        """Begin, once the stores are open."""
-
-    async def stop(self) -> None:
-        """Write what still waits."""
 
 
 class FileTrail(Trail):

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from logging import DEBUG, WARNING
-from typing import Any
+from typing import Any, Protocol
 
 from zaqar_lite.domain.errors import QueueChanged, RecordChanged, ZaqarLiteError
 
@@ -97,7 +97,19 @@ async def cancelled(*tasks: "asyncio.Task[Any] | None") -> None:
     await asyncio.gather(*begun, return_exceptions=True)
 
 
-class BackgroundWorker:
+class Worker(Protocol):
+    """What runs in the background while the stores are open; nothing, unless it says what."""
+
+    def start(self) -> None:
+        """Begin, in tasks of the running event loop."""
+        return
+
+    async def stop(self) -> None:
+        """End; idempotent."""
+        return
+
+
+class BackgroundWorker(Worker):
     """A part of the server whose work goes on in the background, from `start` to `stop`."""
 
     _work: Background

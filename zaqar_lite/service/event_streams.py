@@ -224,7 +224,6 @@ class EventStreams:
     policies: Policies
     long_polling: LongPolling
     limits: Limits
-    heartbeat: float = HEARTBEAT
 
     async def open(
         self,

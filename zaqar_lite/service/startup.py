@@ -12,26 +12,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.service.background import cancelled
+from zaqar_lite.service.background import Worker, cancelled
 from zaqar_lite.storage.store import Store
 
 logger = logging.getLogger("zaqar_lite")
 _PATIENCE = 3.0
 _PAUSE = 1.0
 _LOG_EVERY = 60.0
-
-
-class Worker(Protocol):
-    """What runs in the background while the stores are open."""
-
-    def start(self) -> None:
-        """Begin, in tasks of the running event loop."""
-
-    async def stop(self) -> None:
-        """End; idempotent."""
 
 
 @dataclass(eq=False, repr=False)

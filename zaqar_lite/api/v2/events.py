@@ -16,7 +16,7 @@ from zaqar_lite.api.request import Parameter, Refused, Request, Response, Write
 from zaqar_lite.api.routes import DETAILS, route
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.service.event_streams import LONGEST, Event, EventStreams, Stream
+from zaqar_lite.service.event_streams import HEARTBEAT, LONGEST, Event, EventStreams, Stream
 
 RETRY = 2_000
 """Milliseconds after which a browser connects again."""
@@ -100,7 +100,7 @@ class EventActions:
     ) -> None:
         """Write a stream. Nothing else is kept of its request: there may be thousands."""
         time, writer.write = asyncio.get_running_loop().time, write
-        ends, beat, looks = time() + seconds, time() + self.events.heartbeat, True
+        ends, beat, looks = time() + seconds, time() + HEARTBEAT, True
         try:
             await writer.begin(str(stream.cursor))
             while not (gone.done() or self.events.long_polling.is_closed):
@@ -116,7 +116,7 @@ class EventActions:
                 elif time() >= beat:
                     await writer.beat(str(stream.cursor))
                 if events is not None or time() >= beat:
-                    beat = time() + self.events.heartbeat
+                    beat = time() + HEARTBEAT
                 if time() >= ends and (events is None or time() >= ends + _LATEST):
                     return
                 if events is None and not is_away:

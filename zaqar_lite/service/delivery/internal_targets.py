@@ -20,6 +20,7 @@ from zaqar_lite.domain.models import Message, QueueRef
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.topics import queue_in
 from zaqar_lite.domain.yielding import next_turn
+from zaqar_lite.service.background import Worker
 from zaqar_lite.service.delivery.attempt import Answer, Notification, Transport
 from zaqar_lite.service.delivery.outbox import QueueWorker, decode_forwarded, encode, put
 from zaqar_lite.service.long_polling import LongPolling
@@ -53,7 +54,7 @@ def process_queue(node: str) -> QueueRef:
 
 
 @dataclass(eq=False, repr=False)
-class ConnectedSubscribers(Transport):
+class ConnectedSubscribers(Transport, Worker):
     """The connections of this process that listen, as a transport of notifications."""
 
     messages: MessageStore
@@ -80,9 +81,6 @@ class ConnectedSubscribers(Transport):
     def remove(self, subscriber: str) -> None:
         """Let a connection listen no more."""
         self._pushes.pop(subscriber.rpartition("/")[2], None)
-
-    def start(self) -> None:
-        """Nothing is done before a connection listens."""
 
     async def stop(self) -> None:
         """Take nothing more."""

@@ -79,7 +79,6 @@ class Keystone:
     believed_for: float
     service_roles: frozenset[str]
     account: Account | None = None
-    monotonic: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
         self.challenge = f'Keystone uri="{self.uri}"'
@@ -176,7 +175,7 @@ class Keystone:
                 return self._own
             answer = await self.call("POST", _PATH, {}, account.login())
             if answer.status != 201 or answer.token is None:
-                self._asks_at = self.monotonic() + _PAUSE
+                self._asks_at = time.monotonic() + _PAUSE
                 logger.error("Keystone refuses keystone_cloud's account (status %s)", answer.status)
                 raise Unavailable(_AWAY, detail=f"our log-in was answered {answer.status}")
             try:
@@ -194,15 +193,15 @@ class Keystone:
         Raises:
             Unavailable: it is away, or has failed.
         """
-        if self.monotonic() < self._asks_at:
+        if time.monotonic() < self._asks_at:
             raise Unavailable(_AWAY, detail="it failed a moment ago")
         try:
             answer = await self.send(method, path, headers, document)
         except OSError as exc:
-            self._asks_at = self.monotonic() + _PAUSE
+            self._asks_at = time.monotonic() + _PAUSE
             raise Unavailable(_AWAY, detail=str(exc)) from None
         if answer.status >= 500 or answer.status == 429:
-            self._asks_at = self.monotonic() + _PAUSE
+            self._asks_at = time.monotonic() + _PAUSE
             raise Unavailable(_AWAY, detail=f"it answered {answer.status}")
         return answer
 

@@ -4,7 +4,7 @@ import asyncio
 import ipaddress
 import math
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from random import uniform
@@ -26,10 +26,9 @@ class LoginThrottle:
     remembered; forgetting one can only let it try sooner.
     """
 
-    def __init__(self, per_minute: int, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, per_minute: int) -> None:
         self._rate = per_minute / 60
         self._most = max(per_minute / 2, 1.0)
-        self._monotonic = monotonic
         self._buckets: Cache[str, tuple[float, float]] = Cache(_MAX_ADDRESSES)
 
     def take(self, address: str) -> float:
@@ -46,7 +45,7 @@ class LoginThrottle:
     def has_failed(self, address: str) -> bool:
         """Tell whether the address took a token lately, and did not give it back."""
         found = self._buckets.get(site_of(address))
-        return found is not None and self._monotonic() - found[1] < _LATELY
+        return found is not None and time.monotonic() - found[1] < _LATELY
 
     def give_back(self, address: str) -> None:
         """Give a token back: the try was good."""
@@ -57,7 +56,7 @@ class LoginThrottle:
         return max(0.0, (1 - left) / self._rate)
 
     def _look(self, address: str) -> tuple[str, float, float]:
-        site, now = site_of(address), self._monotonic()
+        site, now = site_of(address), time.monotonic()
         left, seen = self._buckets.get(site, (self._most, now))
         return site, min(self._most, left + (now - seen) * self._rate), now
 

@@ -25,6 +25,10 @@ ALGORITHMS = (
 )
 REQUIRED = ("exp", "iat", "iss", "aud", "sub")
 LEEWAY = 30
+_GRANTS = "grants"
+"""The claim whose grants decide where a token has it, and not its roles."""
+_LONGEST = 86_400
+"""Seconds that a token may live at most."""
 _FRESH, _STALE, _PAUSE, _PATIENCE = 300.0, 6 * 3600.0, 30.0, 2.0
 """Seconds: for how long published keys are used without another look; for how long when the issuer
 is away; between two tries to read them; and that a token of a known key waits for such a try."""
@@ -35,18 +39,12 @@ Fetch = Callable[[], Awaitable[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Issuer:
-    """Whose tokens count, and what their claims mean.
-
-    `longest` is how many seconds a token may live at most. Where a token has the claim of grants
-    these decide, else its roles.
-    """
+    """Whose tokens count, and which of their claims name the project and the roles."""
 
     name: str
     audience: str
     project_claim: str = "project_id"
     roles_claim: str = "roles"
-    grants_claim: str = "grants"
-    longest: int = 86_400
 
 
 class OpenIdConnect:
@@ -89,7 +87,7 @@ class OpenIdConnect:
             raise Unauthenticated(f"the token has no valid {issuer.project_claim}")
         # The library takes numbers that are written as texts, too.
         expires_at, issued_at = int(claims["exp"]), int(claims["iat"])
-        if expires_at - issued_at > issuer.longest:
+        if expires_at - issued_at > _LONGEST:
             raise Unauthenticated("the token lives for too long")
         roles = _texts(claims.get(issuer.roles_claim, []), issuer.roles_claim)
         return Principal(
@@ -101,14 +99,14 @@ class OpenIdConnect:
             expires_at=expires_at * 1000,
         )
 
-    def _grants(self, claims: Mapping[str, Any]) -> tuple[Grant, ...] | None:
-        name = self._issuer.grants_claim
-        if name not in claims:
+    @staticmethod
+    def _grants(claims: Mapping[str, Any]) -> tuple[Grant, ...] | None:
+        if _GRANTS not in claims:
             return None
         try:
-            return parse_grants(_texts(claims[name], name))
+            return parse_grants(_texts(claims[_GRANTS], _GRANTS))
         except Invalid as exc:
-            raise Unauthenticated(f"the token's {name}: {exc}") from None
+            raise Unauthenticated(f"the token's {_GRANTS}: {exc}") from None
 
 
 class PublishedKeys:

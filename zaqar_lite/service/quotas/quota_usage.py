@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeVar
 
 from zaqar_lite.domain.errors import QuotaReached, Unavailable
 from zaqar_lite.domain.quotas import Quota
-from zaqar_lite.service.background import cancelled
+from zaqar_lite.service.background import Worker, cancelled
 from zaqar_lite.service.caching import Cache
 from zaqar_lite.service.long_polling import LongPolling
 from zaqar_lite.service.queues import Queues
@@ -110,7 +110,7 @@ class _Tally:
 
 
 @dataclass(eq=False, repr=False)
-class MessageQuota:
+class MessageQuota(Worker):
     """Refuses posts that would exceed a project's quota of messages or bytes."""
 
     messages: MessageStore
@@ -174,9 +174,6 @@ class MessageQuota:
         if tally.may_be_repeated(self.monotonic()):
             await self._counted(project, tally)
         return None if tally.at is None else tally.found.plus(tally.added)
-
-    def start(self) -> None:
-        """Do nothing: a project is counted when it is asked for."""
 
     async def stop(self) -> None:
         """Cancel the counts in progress."""
