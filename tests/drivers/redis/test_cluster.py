@@ -21,7 +21,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.redis.address import parse
-from zaqar_lite.storage.redis.keys import Keys, keys_of, keys_of_project
+from zaqar_lite.storage.redis.keys import EVERYWHERE, Keys, keys_of, keys_of_project
 from zaqar_lite.storage.redis.router import Router, make_router
 
 pytestmark = pytest.mark.anyio
@@ -77,15 +77,18 @@ async def test_records_and_their_indexes_span_the_nodes(queue: QueueUnderTest) -
     assert await management.count_queues(project) == 11
 
 
-async def test_a_queue_whose_name_alone_was_lost_by_a_failover_is_listed_again(
-    queue: QueueUnderTest, redis_cluster: services.RedisCluster
+@pytest.mark.parametrize("with_note", [False, True], ids=["name", "name and note"])
+async def test_a_queue_whose_name_was_lost_by_a_failover_is_listed_again(
+    queue: QueueUnderTest, redis_cluster: services.RedisCluster, with_note: bool
 ) -> None:
+    """Also where one node had the names and the note that they change."""
     queue = QueueUnderTest(queue.stores, QueueRef(f"project-{uuid4().hex}", "q"))
     management, project = queue.stores.management, queue.ref.project
     await management.create_queue(queue.ref, {"_dead_letter_queue": "dead"}, max_queues=10)
     for lost in (
         keys_of_project(project).key("names"),
         keys_of(queue.named("dead").ref).key("sources"),
+        *([EVERYWHERE.key("intents")] if with_note else []),
     ):
         redis_cluster.nodes[0].cli("-c", "del", lost.decode())
     assert await management.list_queues(project, limit=10) == []

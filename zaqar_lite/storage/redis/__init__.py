@@ -16,7 +16,8 @@ Scripts tell what becomes ready on the channel `zl:readiness:{<project>/<name>}`
 Records that are no queue's are in a slot for each kind (`kind_records.py`).
 
 Over all queues, in slots of their own: `names` of a project, and `exposing`, `visits` (when the
-sweep must look at which queue) and `intents` (changes of records under way) under `{*}`.
+sweep must look at which queue) and `intents` (changes of records under way) under `{*}`; in a
+cluster `intents` under `{**}`, too.
 
 Every key of a queue but `queue` and `sources`, which are the user's configuration, has an EXPIREAT
 that is never before the last deadline in it (`finish`), so nothing lives for ever even if no sweep

@@ -7,13 +7,14 @@ makes the indexes equal to what the record says, and removes the intent. After a
 the sweep finds the intent and does the rest; until then a name may be listed without a record
 (readers skip it) or a new source be missing from its target's list. In a cluster a node that fails
 over may lose the last writes of an index whose record is elsewhere: there the intent stays, and
-half a minute later, when replicas have what was written, the sweep looks once more.
+half a minute later, when replicas have what was written, the sweep looks once more. Because that
+node may have the intents, too, they are in a second slot there, which most clusters have elsewhere.
 """
 
 import json
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 from uuid import uuid4
 
@@ -33,6 +34,8 @@ from zaqar_lite.storage.redis.keys import (
 from zaqar_lite.storage.redis.router import Router
 
 logger = logging.getLogger(__name__)
+SECOND = Keys("**", "everywhere")
+"""Where a cluster has the intents, too: that slot and the first are a third of all slots apart."""
 
 
 class RecordIndexes:
@@ -54,30 +57,39 @@ class RecordIndexes:
     async def changing(self, queue: QueueRef) -> AsyncIterator[None]:
         """Change a record in the `with` block, then its indexes; after a crash the sweep does."""
         old = _target(await self.read(queue))
+        noted = EVERYWHERE if self._router.is_one_server else None  # else it stays
         intent = json.dumps([tag_of(queue), old and tag_of(old), uuid4().hex]).encode()
         await self._router.run("intend", EVERYWHERE, intent, repeatable=True)
+        if not self._router.is_one_server:  # that node may be away
+            second = self._router.run("intend", SECOND, intent, repeatable=True)
+            await self._follow_ups.run(second)
         try:
             yield
         except (QueueChanged, LimitReached):
             # Nothing changed, but a name may have been listed.
-            await self._follow_ups.run(self._finish(intent, stays=not self._router.is_one_server))
+            await self._follow_ups.run(self._finish(intent, noted))
             raise
-        await self._follow_ups.run(self._finish(intent, stays=not self._router.is_one_server))
+        await self._follow_ups.run(self._finish(intent, noted))
 
     async def heal(self, limit: int) -> None:
         """Finish up to `limit` changes that a crash interrupted."""
-        intents = await self._router.run("old_intents", EVERYWHERE, limit, repeatable=True)
-        for intent in intents:
-            try:
-                await self._finish(intent)
-            except (Unavailable, Fault) as exc:  # other queues' changes must not wait
-                logger.warning("the indexes of a queue will be mended later: %s", exc)
+        run = self._router.run
+        for noted in (EVERYWHERE,) if self._router.is_one_server else (EVERYWHERE, SECOND):
+            intents: list[bytes] = []
+            with suppress(Unavailable):  # one node must not hold up the sweep of all
+                intents = await run("old_intents", noted, limit, repeatable=True)
+            for intent in intents:
+                try:
+                    await self._finish(intent, noted)
+                except (Unavailable, Fault) as exc:  # other queues' changes must not wait
+                    logger.warning("the indexes of a queue will be mended later: %s", exc)
 
-    async def _finish(self, intent: bytes, *, stays: bool = False) -> None:
+    async def _finish(self, intent: bytes, noted: Keys | None) -> None:
+        """Make the indexes equal to the record; remove the intent from where it is `noted`."""
         tag, old_target, _ = json.loads(intent)
         await self._reindex(ref_of(tag), old_target and ref_of(old_target))
-        if not stays:
-            await self._router.command(EVERYWHERE.slot, "ZREM", EVERYWHERE.key("intents"), intent)
+        if noted:
+            await self._router.command(noted.slot, "ZREM", noted.key("intents"), intent)
 
     async def _reindex(self, queue: QueueRef, old_target: QueueRef | None) -> None:
         """Make the indexes equal to the record; repeat if the record changed meanwhile.
