@@ -9,7 +9,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Literal, get_args, get_origin
@@ -147,7 +146,6 @@ class _Server(uvicorn.Server):
         self._background: list[asyncio.Task[None]] = []
         self._announce = announce
         self._starting: asyncio.Task[object] | None = None
-        self._interrupt: Callable[[], object] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Open the stores and listen, unless a signal comes first.
@@ -166,7 +164,6 @@ class _Server(uvicorn.Server):
         interval = watchdog_interval()
         if interval is not None:
             self._background.append(asyncio.create_task(_show_life(interval)))
-        self._interrupt = partial(loop.call_soon_threadsafe, self._end_start)
         if self.should_exit:
             self._end_start()
         try:
@@ -179,7 +176,7 @@ class _Server(uvicorn.Server):
             logger.info("stopped before it was ready")
             return
         finally:
-            self._starting = self._interrupt = None
+            self._starting = None
         if self.started and not self.should_exit:
             if certificate is not None:
                 for one in sockets or ():
@@ -219,8 +216,8 @@ class _Server(uvicorn.Server):
         """Handle a signal; during the start it ends the start."""
         super().handle_exit(sig, frame)
         self._app.drain()
-        if self._interrupt is not None:
-            self._interrupt()
+        if self._starting is not None:
+            self._starting.get_loop().call_soon_threadsafe(self._end_start)
 
 
 async def _show_life(interval: float) -> None:

@@ -109,9 +109,8 @@ def read_struct(request: Request, form: type[T], *, deepest: int = MAX_DOCUMENT_
     Raises:
         Refused: 400, names the field that is wrong.
     """
-    body = request.document
-    parse_object(body, deepest=deepest)
-    return decode(form, body)
+    parse_object(request.document, deepest=deepest)
+    return decode(form, request.document)
 
 
 def read_form(request: Request, form: type[T]) -> T:
