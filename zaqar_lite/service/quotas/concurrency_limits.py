@@ -3,8 +3,8 @@
 A permit is the right to one of them. Processes that share a store lease permits of a project's
 quota: a record of the project says how many each process has, and a record of each process is its
 heartbeat. Taking a permit that is leased already needs no call to the store. If it needs more, the
-process leases more, but all processes together never exceed the quota; permits that it has not
-needed for a while are given back. A killed process keeps its permits until its heartbeat expires,
+process leases more, but all processes together never exceed the quota; permits that it does not
+use at its heartbeat are given back. A killed process keeps its permits until its heartbeat expires,
 after EXPIRES seconds. While the store is unavailable, each process may use an equal part of the
 quota.
 
@@ -33,7 +33,7 @@ KIND, PROCESS = "seats", "process"
 EXPIRES = 20.0
 """Seconds for which a process without a heartbeat keeps what it has leased."""
 HEARTBEAT = 4.0
-"""Seconds between two heartbeats. Permits not needed in between are given back."""
+"""Seconds between two heartbeats. Permits that are not used then are given back."""
 _SPARE = 8
 _MAX_PROCESSES = 1_000
 _MOST_PROJECTS, _MOST_REPORTED = 1_000, 40_000
@@ -114,7 +114,6 @@ class ConcurrencyLeases(BackgroundWorker):
         self._me = secrets.token_hex(8)
         self._permits = Kind(self.management, KIND, "The permits", dict[str, int])
         self._has: dict[tuple[str, str], int] = {}
-        self._needed: dict[tuple[str, str], int] = {}
         self._stale: set[tuple[str, str]] = set()  # whose record may say more than this has
         self._asking: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._heard_at = float("-inf")
@@ -214,7 +213,6 @@ class ConcurrencyLeases(BackgroundWorker):
             self._has[place] = own
         else:
             self._has.pop(place, None)
-            self._needed.pop(place, None)
 
     async def _beat(self) -> None:
         """Send a heartbeat while permits are in use, and give back those not needed."""
@@ -231,15 +229,11 @@ class ConcurrencyLeases(BackgroundWorker):
     async def _give_back(self, place: tuple[str, str], limit: ConcurrencyLimit) -> None:
         async with self._asking.setdefault(place, asyncio.Lock()):
             used, has = limit.count_of(place[1]), self._has.get(place, 0)
-            needed = max(self._needed.get(place, has), used)
-            self._needed[place] = used
-            if place in self._stale:
-                needed = used
-            elif needed + needed // _SPARE >= has:
+            if place not in self._stale and used + used // _SPARE >= has:
                 return
             # First, so that nobody here takes what is given back, or what others took meanwhile.
-            self._keep(place, min(needed, has))
-            await self._write(place, lambda _, own: min(needed, own))
+            self._keep(place, min(used, has))
+            await self._write(place, lambda _, own: min(used, own))
 
 
 class Link(Protocol):
