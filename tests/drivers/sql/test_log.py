@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.drivers.sql.store import Store
-from tests.drivers.store import QUEUE
+from tests.drivers.store import HOUR, QUEUE
 from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.posts import Copy, NewMessage
 from zaqar_lite.storage.sql import place
 
 pytestmark = pytest.mark.anyio
@@ -116,3 +117,30 @@ async def test_nobody_waits_for_a_greedy_project(store: Store) -> None:
     ratios = [beside[at] / alone[at] for at in (75, 140)]
     print(f"the modest project waited {ratios[0]:.1f} (p50) and {ratios[1]:.1f} (p93) times")
     assert ratios[1] < 30
+
+
+async def test_copies_of_a_large_post_share_the_pages_of_their_queues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside another project each batch takes a few copies: message by message it was 20 MiB."""
+    monkeypatch.setattr(place, "_RESTART_AT", 1 << 40)
+    receivers = [QueueRef("project", f"receiver-{number}") for number in range(100)]
+    copies = tuple(Copy(one, HOUR, 0, 100) for one in receivers)
+    large = [NewMessage(b"1", HOUR, copies=copies)] * 20
+    async with Store(tmp_path / "data") as store:
+        over = asyncio.Event()
+
+        async def modest() -> None:
+            while not over.is_set():
+                await store.post("text", to=QueueRef("modest", "queue"))
+
+        beside = asyncio.create_task(modest())
+        for _ in range(5):  # until each queue has pages of its own, and batches are shared
+            before = store.place.wal_bytes
+            await store.post(*large)
+        written = store.place.wal_bytes - before
+        over.set()
+        await beside
+        assert (await store.messages.stats(receivers[-1])).total == 100
+    print(f"{written / MIB:.1f} MiB of the log")
+    assert written < 8 * MIB
