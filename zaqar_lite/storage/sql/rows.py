@@ -79,32 +79,26 @@ class NewRows:
 
         A queue that is not there any more gets none: it was dropped since it was chosen.
         """
-        made: dict[QueueRef, tuple[list[NewMessage], list[int]]] = defaultdict(lambda: ([], []))
+        made: dict[QueueRef, list[tuple[NewMessage, int]]] = defaultdict(list)
         for index, copy in copies:
             message, body = messages[index], int(ids[index][:16], 16)
-            if not is_there(self._db.queue(copy.queue)):
-                self._left.append(body)
-                continue
-            fresh, bodies = made[copy.queue]
-            fresh.append(
-                NewMessage(
+            if is_there(self._db.queue(copy.queue)):
+                fresh = NewMessage(
                     message.body, copy.ttl_ms, copy.delay_ms, None, message.headers, copy.priority
                 )
-            )
-            bodies.append(body)
-        for ref, (fresh, bodies) in made.items():
-            self.add(self._db.make_queue(ref), fresh, bodies)
+                made[copy.queue].append((fresh, body))
+            else:
+                self._left.append(body)
+        for ref, of_queue in made.items():
+            new, bodies = zip(*of_queue, strict=True)
+            self.add(self._db.make_queue(ref), new, bodies)
 
     def add_outbox(self, messages: Sequence[NewMessage], ids: Sequence[str]) -> None:
         """Add the outbox messages of messages with these ids."""
-        made: dict[QueueRef, list[NewMessage]] = defaultdict(list)
         for message, own_id in zip(messages, ids, strict=True):
             for one in message.outbox:
-                made[one.queue].append(
-                    NewMessage(one.body_with(own_id), one.ttl_ms, one.delay_ms, None, None)
-                )
-        for ref, outbox in made.items():
-            self.add(self._db.make_queue(ref), outbox)
+                new = NewMessage(one.body_with(own_id), one.ttl_ms, one.delay_ms, None, None)
+                self.add(self._db.make_queue(one.queue), [new])
 
     def insert(self) -> None:
         """Insert all of them."""
