@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from tests.drivers.sql.store import Store
 from tests.drivers.store import HOUR, OTHER, QUEUE, THIRD
+from zaqar_lite.cli import main
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import (
     DeadLetter,
@@ -67,6 +68,11 @@ async def settle(store: Store, act: Act, **how: Any) -> None:
     assert claimed.claim_id is not None
     settlement = Settlement(claimed.messages[0].id, act, **how)
     await store.messages.settle(QUEUE, claimed.claim_id, [settlement], retries=retries)
+
+
+def store(*words: str | Path) -> int:
+    """Run `zaqar-lite store` in this process; answer its exit code."""
+    return main(["store", *map(str, words)])
 
 
 def run(

@@ -13,19 +13,13 @@ import pytest
 from tests.drivers.sql.store import Store
 from tests.drivers.store import HOUR, QUEUE
 from tests.server import PING_HEADERS, ServerProcess
-from tests.store.running import on, run
-from zaqar_lite.cli import main
+from tests.store.running import on, run, store
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.sql.place import FILE_NAME
 from zaqar_lite.store.checking import check
 from zaqar_lite.store.commands import snapshot
 
 Capture = pytest.CaptureFixture[str]
-
-
-def store(*words: str | Path) -> int:
-    """Run `zaqar-lite store` in this process."""
-    return main(["store", *map(str, words)])
 
 
 # -- check --

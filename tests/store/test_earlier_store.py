@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.drivers.sql.store import Store
-from tests.store.running import on
-from zaqar_lite.cli import main
+from tests.store.running import on, store
 from zaqar_lite.domain.attempts import Ended
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import ClaimRequest, DelayMode, Message, QueueRef, StoreOptions
@@ -35,7 +34,7 @@ READY = ["ready", "group-1", "group-2", "urgent", "keyed", "copied"]
 def directory(tmp_path: Path) -> Path:
     """A store with what was exported."""
     place = tmp_path / "new"
-    assert main(["store", "import", str(place), str(EXPORT)]) == 0
+    assert store("import", place, EXPORT) == 0
     return place
 
 
@@ -139,13 +138,13 @@ def test_a_directory_of_0_2_0_is_refused_and_left_as_it_is(
     old.mkdir()
     (old / OLD_FILE_NAME).write_bytes(b"SQLite format 3\x00" + b"x" * 100)
     for command in ("check", "export", "compact"):
-        assert main(["store", command, str(old)]) == 2
+        assert store(command, old) == 2
         error = capsys.readouterr().err
         assert "store of Zaqar Lite 0.2.0" in error
         assert error.count("\n") == 1
         assert "store import NEW_DIRECTORY FILE" in error
         assert "pip install 'zaqar-lite[server]==0.2.0'" in error
         assert f"store export --store embedded:{old} FILE" in error
-    assert main(["store", "import", str(old), str(EXPORT)]) == 2
+    assert store("import", old, EXPORT) == 2
     assert [file.name for file in old.iterdir() if file.name != "lock"] == [OLD_FILE_NAME]
     assert (old / OLD_FILE_NAME).stat().st_size == 116

@@ -13,9 +13,8 @@ import pytest
 
 from tests.drivers.sql.store import Store
 from tests.drivers.store import HOUR, OTHER, QUEUE, THIRD
-from tests.store.running import fill, on
+from tests.store.running import fill, on, store
 from tests.store.test_commands import break_page
-from zaqar_lite.cli import main
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.sql.place import FILE_NAME
 
@@ -51,8 +50,8 @@ async def all_bodies(store: Store) -> dict[str, list[bytes]]:
 
 def salvaged(source: Path, new: Path) -> dict[str, list[bytes]]:
     """Salvage a store; the new one fits together, and takes posts and claims."""
-    assert main(["store", "salvage", str(source), str(new)]) == 0
-    assert main(["store", "check", str(new)]) == 0
+    assert store("salvage", source, new) == 0
+    assert store("check", new) == 0
 
     async def work(store: Store) -> dict[str, list[bytes]]:
         found = await all_bodies(store)
@@ -64,7 +63,7 @@ def salvaged(source: Path, new: Path) -> dict[str, list[bytes]]:
         return found
 
     found = on(new, work)
-    assert main(["store", "check", str(new)]) == 0
+    assert store("check", new) == 0
     return found
 
 
@@ -123,11 +122,11 @@ def test_any_damage_leaves_a_store_that_fits_together_or_is_refused(
     choose.choice([flip, zero, cut])(content, choose)
     (data / FILE_NAME).write_bytes(content)
     new = tmp_path / "new"
-    if main(["store", "salvage", str(data), str(new)]):
+    if store("salvage", data, new):
         assert "zaqar-lite: " in capsys.readouterr().err
         assert not (new / FILE_NAME).exists()
         return
-    assert main(["store", "check", str(new)]) == 0
+    assert store("check", new) == 0
     on(new, all_bodies)
 
 
@@ -166,11 +165,11 @@ def test_what_sqlite_itself_recovers_is_taken(many: Path, tmp_path: Path) -> Non
 def test_what_holds_no_store_is_refused_and_nothing_is_made(
     many: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["store", "salvage", str(many), str(many)]) == 2
+    assert store("salvage", many, many) == 2
     assert "is there already: name a new directory" in capsys.readouterr().err
     other = tmp_path / "other.sqlite3"
     other.write_bytes(b"")
     new = tmp_path / "new"
-    assert main(["store", "salvage", str(other), str(new)]) == 2
+    assert store("salvage", other, new) == 2
     assert "no such table" in capsys.readouterr().err
     assert not (new / FILE_NAME).exists()

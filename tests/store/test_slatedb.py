@@ -8,19 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.services.process import missing
-from tests.store.running import fill, on
-from zaqar_lite.cli import main
+from tests.store.running import fill, on, store
 from zaqar_lite.storage.opendata import create_engine
 from zaqar_lite.storage.opendata.engine import Batch
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
 
 Capture = pytest.CaptureFixture[str]
-
-
-def store(*words: str | Path) -> int:
-    """Run `zaqar-lite store` in this process."""
-    return main(["store", *map(str, words)])
 
 
 @pytest.fixture
@@ -50,7 +44,7 @@ def test_an_import_waits_longer_than_a_server(
     uri: str, sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of it is one batch, of which a time-out would not say whether it was stored."""
-    assert store("export", sample, str(tmp_path / "file")) == 0
+    assert store("export", sample, tmp_path / "file") == 0
     waits: list[float] = []
     real = SlateDbEngine.commit
 
@@ -66,7 +60,7 @@ def test_an_import_waits_longer_than_a_server(
 def test_an_import_does_not_wait_for_a_file_that_cannot_be_read(
     uri: str, sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    assert store("export", sample, str(tmp_path / "file")) == 0
+    assert store("export", sample, tmp_path / "file") == 0
     assert store("import", uri, str(tmp_path / "file")) == 0
     (table,) = (tmp_path / "records").rglob("compacted/*.sst")
     os.truncate(table, 5)

@@ -15,8 +15,7 @@ import pytest
 
 from tests.drivers.sql.store import Store
 from tests.drivers.store import HOUR, OTHER, QUEUE, THIRD
-from tests.store.running import on, run
-from zaqar_lite.cli import main
+from tests.store.running import on, run, store
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.models import MAX_RECORD, Message, QueueRef
 from zaqar_lite.domain.posts import NewMessage
@@ -71,10 +70,10 @@ LONG = "x" * 70_000
 def test_a_store_moves_as_it_is(directory: Path, tmp_path: Path) -> None:
     """Once, and again: the second file says the same, but that a lease has become a delay."""
     first, second, other = tmp_path / "first", tmp_path / "second", tmp_path / "other"
-    assert main(["store", "export", str(directory), str(first)]) == 0
-    assert main(["store", "import", str(other), str(first)]) == 0
-    assert main(["store", "check", str(other)]) == 0
-    assert main(["store", "export", str(other), str(second)]) == 0
+    assert store("export", directory, first) == 0
+    assert store("import", other, first) == 0
+    assert store("check", other) == 0
+    assert store("export", other, second) == 0
     text = first.read_text("utf-8")
     assert text.count('"claimed_until"') == 1
     assert second.read_text("utf-8") == text.replace('"claimed_until"', '"delayed_until"')
@@ -112,7 +111,7 @@ def test_an_export_may_be_of_a_project_or_a_queue(
         (["--project", "project"], 12), (["--project", "another"], 1),
         (["--queue", "third"], 2), (["--queue", "another"], 1),
     ):  # fmt: skip
-        assert main(["store", "export", str(directory), "-", *words]) == 0
+        assert store("export", directory, "-", *words) == 0
         assert capsysbinary.readouterr().out.count(b"\n") == count, words
 
 
@@ -124,7 +123,7 @@ def test_what_has_expired_stays_behind(
         await asyncio.sleep(0.01)
 
     on(directory, expire)
-    assert main(["store", "export", str(directory)]) == 0
+    assert store("export", directory) == 0
     out = capsysbinary.readouterr().out
     assert b"kept" in out
     assert b"gone" not in out
@@ -135,12 +134,12 @@ def test_an_export_that_fails_leaves_the_file_of_an_earlier_one(
 ) -> None:
     file, mask = tmp_path / "export.jsonl", os.umask(0)
     try:
-        assert main(["store", "export", str(directory), str(file)]) == 0
+        assert store("export", directory, file) == 0
     finally:
         os.umask(mask)
     assert file.stat().st_mode & 0o777 == 0o600, "somebody else may read it"
     before = file.read_bytes()
-    assert main(["store", "export", f"{tmp_path}/typo", str(file)]) == 2
+    assert store("export", f"{tmp_path}/typo", file) == 2
     assert file.read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "export.jsonl"]
 
@@ -166,7 +165,7 @@ def test_an_export_takes_the_place_of_an_earlier_one_as_it_was(
     real.write_text("earlier", encoding="utf-8")
     real.chmod(0o644)
     link.symlink_to(real.name)
-    assert main(["store", "export", str(directory), str(link)]) == 0
+    assert store("export", directory, link) == 0
     assert link.is_symlink()
     assert b"grouped" in real.read_bytes()
     assert real.stat().st_mode & 0o777 == 0o600
@@ -176,9 +175,9 @@ def test_an_export_goes_into_what_is_no_file(directory: Path, tmp_path: Path) ->
     done = run("export", directory, "/dev/stdout")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(HEAD.encode())
-    assert main(["store", "export", str(directory), "/dev/null"]) == 0
+    assert store("export", directory, "/dev/null") == 0
     assert Path("/dev/null").is_char_device()
-    assert main(["store", "export", str(directory), str(tmp_path)]) == 2
+    assert store("export", directory, tmp_path) == 2
 
 
 @pytest.mark.parametrize("text", ["", "\n", " \r\n", '{"format":"another","version":1}\n'])
@@ -187,7 +186,7 @@ def test_what_is_no_export_is_refused(
 ) -> None:
     file = tmp_path / "export.jsonl"
     file.write_text(text, encoding="utf-8")
-    assert main(["store", "import", str(tmp_path / "data"), str(file)]) == 2
+    assert store("import", tmp_path / "data", file) == 2
     error = capsys.readouterr().err
     assert f"the file must begin with {HEAD.strip()}" in error
     assert error.count("\n") == 1
@@ -199,8 +198,8 @@ def test_what_is_no_export_is_refused(
 def test_what_looks_like_the_end_of_a_line_moves_to_another_store(tmp_path: Path) -> None:
     fill(tmp_path / "data", LINE_ENDS, "é", metadata={"note": LINE_ENDS})
     file, other = tmp_path / "export.jsonl", tmp_path / "other"
-    assert main(["store", "export", str(tmp_path / "data"), str(file)]) == 0
-    assert main(["store", "import", str(other), str(file)]) == 0
+    assert store("export", tmp_path / "data", file) == 0
+    assert store("import", other, file) == 0
 
     async def contents(store: Store) -> list[object]:
         record = await store.management.get_queue(QUEUE)
@@ -224,8 +223,8 @@ def test_a_record_that_was_sealed_is_longer_than_it_was_and_moves_all_the_same(
     fill(tmp_path / "data", "text")
     on(tmp_path / "data", put)
     file, other = tmp_path / "export.jsonl", tmp_path / "other"
-    assert main(["store", "export", str(tmp_path / "data"), str(file)]) == 0
-    assert main(["store", "import", str(other), str(file)]) == 0
+    assert store("export", tmp_path / "data", file) == 0
+    assert store("import", other, file) == 0
     moved = on(other, lambda store: store.management.get_record("schedule", "p", "s"))
     assert moved is not None
     assert moved.value == sealed
@@ -276,12 +275,12 @@ def test_an_import_that_fails_stores_nothing_and_is_done_again(tmp_path: Path) -
     )
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1, done.stderr
-    assert main(["store", "check", str(directory)]) == 0
+    assert store("check", directory) == 0
     assert queues_of(directory) == []
     assert on(directory, Store.bodies) == ["before"]
-    assert main(["store", "import", str(directory), str(file)]) == 0
+    assert store("import", directory, file) == 0
     assert len(on(directory, listed(QueueRef("p", "good")))) == 3_000
-    assert main(["store", "check", str(directory)]) == 0
+    assert store("check", directory) == 0
 
 
 def test_an_import_that_is_killed_once_all_is_stored_is_not_stored_twice(
@@ -408,7 +407,7 @@ def test_a_queue_that_the_server_would_refuse_is_named(
 def refused(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
     file, directory = tmp_path / "export.jsonl", tmp_path / "data"
     file.write_bytes(text.encode())
-    assert main(["store", "import", str(directory), str(file)]) == 2
+    assert store("import", directory, file) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert queues_of(directory) == []
@@ -426,11 +425,11 @@ def test_an_import_counts_filters_with_those_of_the_store(
     file, directory = tmp_path / "export.jsonl", tmp_path / "data"
     for end in ("", "\n"):  # the second time they are there
         file.write_text(filtered(100) + end, encoding="utf-8")
-        assert main(["store", "import", str(directory), str(file)]) == 0
+        assert store("import", directory, file) == 0
     file.write_text(HEAD + queue("more", {"_filter": "TRUE"}), encoding="utf-8")
-    assert main(["store", "import", str(directory), str(file)]) == 2
+    assert store("import", directory, file) == 2
     file.write_text(HEAD + queue("more", {"_filter": "TRUE"}, project="q"), encoding="utf-8")
-    assert main(["store", "import", str(directory), str(file)]) == 0
+    assert store("import", directory, file) == 0
 
 
 def test_an_import_takes_the_limits_of_the_settings(
@@ -440,13 +439,13 @@ def test_an_import_takes_the_limits_of_the_settings(
     file.write_text(filtered(101), encoding="utf-8")
     other, settings = tmp_path / "other", tmp_path / "settings.toml"
     settings.write_text("max_filters_per_project = 101\n", encoding="utf-8")
-    assert main(["store", "import", "--config", str(settings), str(other), str(file)]) == 0
+    assert store("import", "--config", settings, other, file) == 0
     assert len(queues_of(other)) == 101
     monkeypatch.setenv("ZAQAR_LITE_MAX_FILTERS_PER_PROJECT", "101")
-    assert main(["store", "import", str(directory), str(file)]) == 0
+    assert store("import", directory, file) == 0
     assert len(queues_of(directory)) == 101
     monkeypatch.setenv("ZAQAR_LITE_MAX_FILTERS_PER_PROJEKT", "101")
-    assert main(["store", "import", str(directory), str(file)]) == 2
+    assert store("import", directory, file) == 2
 
 
 def test_a_queue_and_a_record_that_exist_keep_what_they_have(tmp_path: Path) -> None:
@@ -455,7 +454,7 @@ def test_a_queue_and_a_record_that_exist_keep_what_they_have(tmp_path: Path) -> 
         one = {"kind": "k", "project": "p", "name": "n", "value": str(value)}
         lines = HEAD + queue("a", {"note": value}) + json.dumps({"record": one})
         file.write_text(lines, encoding="utf-8")
-        assert main(["store", "import", str(directory), str(file)]) == 0
+        assert store("import", directory, file) == 0
 
     async def read(store: Store) -> list[object]:
         described = await store.management.get_queue(QueueRef("p", "a"))
