@@ -24,6 +24,13 @@ from zaqar_lite.service import startup
 from zaqar_lite.settings import Settings
 from zaqar_lite.testing import ZaqarClock
 
+UNAUTHORIZED = {
+    "error": {
+        "code": 401,
+        "title": "Unauthorized",
+        "message": "The request you have made requires authentication.",
+    }
+}
 PROJECT = "demo"
 PATCH = "application/openstack-messaging-v2.0-json-patch"
 CLIENT_ID = "3381af92-2b9e-11e3-b191-71861300734c"

@@ -9,19 +9,12 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.conftest import Api, MakeApi, signed_by
+from tests.api.conftest import UNAUTHORIZED, Api, MakeApi, signed_by
 from zaqar_lite.api import application
 from zaqar_lite.api.application import Application
 from zaqar_lite.service.identity import authentication as identity
 
 pytestmark = pytest.mark.anyio
-UNAUTHORIZED = {
-    "error": {
-        "code": 401,
-        "title": "Unauthorized",
-        "message": "The request you have made requires authentication.",
-    }
-}
 DENIED = {
     "title": "Not authorized",
     "description": "You are not authorized to complete this action.",

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.conftest import Api, MakeApi, WriteCloud
+from tests.api.conftest import UNAUTHORIZED, Api, MakeApi, WriteCloud
 from tests.keystone import Keystone, User, account_at
 from tests.services.process import free_port
 from tests.test_tls import make_certificate
@@ -115,13 +115,7 @@ async def test_who_is_not_known_gets_the_answer_of_keystones_middleware(
             assert answer.status_code == 401
             assert answer.headers["www-authenticate"] == 'Keystone uri="https://id.example/v3"'
             assert answer.headers["content-type"] == "application/json"
-            assert answer.json() == {
-                "error": {
-                    "code": 401,
-                    "title": "Unauthorized",
-                    "message": "The request you have made requires authentication.",
-                }
-            }
+            assert answer.json() == UNAUTHORIZED
 
 
 async def test_a_token_of_no_project_is_told_so(guarded: Api, keystone: Keystone) -> None:
