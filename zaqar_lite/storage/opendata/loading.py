@@ -53,7 +53,7 @@ from zaqar_lite.storage.sql.entries import (
     encode,
     in_lists,
 )
-from zaqar_lite.storage.sql.queues import NEVER
+from zaqar_lite.storage.sql.queues import NEVER, SET_RECORD
 
 if TYPE_CHECKING:
     from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
@@ -396,16 +396,11 @@ class Loading:
     def _read_config(self, key: bytes, value: bytes) -> None:
         raw = keys.read_queue_key(key).queue
         record = bookkeeping.decode_queue_record(keys.read_queue_id(raw), value)
-        metadata = record.metadata
-        self.connection.execute(
-            "UPDATE queue SET version = ?, metadata = ?, exposing = ?, has_filter = ?,"
-            " dead_letter_queue = ? WHERE number = ?",
-            (
-                record.version, json.dumps(metadata), record.exposing,
-                metadata.get(FILTER) is not None, dead_letter_target(metadata),
-                self.numbers_of(raw).own,
-            ),
-        )  # fmt: skip
+        metadata, number = record.metadata, self.numbers_of(raw).own
+        has_filter, letters = metadata.get(FILTER) is not None, dead_letter_target(metadata)
+        text = json.dumps(metadata)
+        values = (record.version, text, record.exposing, has_filter, letters, number)
+        self.connection.execute(SET_RECORD, values)
 
     def _read_record(self, key: bytes, value: bytes) -> None:
         version, ends, text = bookkeeping.RECORD.decode(value)

@@ -39,12 +39,10 @@ class OpenDataMessageStore(SqlMessageStore):
         version: int | None,
     ) -> Sequence[Posted]:
         kept = [
-            one
-            if one.idempotency_key is None
-            else replace(one, idempotency_key=_kept(one.idempotency_key))
+            replace(one, idempotency_key=_kept(one.idempotency_key)) if one.idempotency_key else one
             for one in messages
         ]
-        key = None if batch_key is None else _kept(batch_key)
+        key = _kept(batch_key)
         return await super().post(queue, kept, client_id=client_id, batch_key=key, version=version)
 
     async def find_idempotency_keys(
@@ -90,8 +88,8 @@ def digest_of(key: str) -> str:
     return sha256(key.encode()).digest()[:16].hex()
 
 
-def _kept(key: IdempotencyKey) -> IdempotencyKey:
-    return key._replace(text=digest_of(key.text))
+def _kept(key: IdempotencyKey | None) -> IdempotencyKey | None:
+    return key and key._replace(text=digest_of(key.text))
 
 
 def _last_position(db: Database, ref: QueueRef) -> int:

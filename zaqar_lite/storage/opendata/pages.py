@@ -105,7 +105,10 @@ def changed_pages(
             if number is None:
                 continue
             if is_new or bisect_left(inside, begins) < bisect_left(inside, ends):
-                if not rows[start:stop] and not _has_aside(connection, kind, queue, begins, ends):
+                is_active = kind is RecordType.ACTIVE
+                if not rows[start:stop] and not (
+                    is_active and _aside(connection, queue, begins, ends)
+                ):
                     remove = f"DELETE FROM page {_OF} AND first = ?"
                     connection.execute(remove, (kind.value, queue, begins))
                 yield Changed(number or None, begins, ends, rows[start:stop])
@@ -133,12 +136,6 @@ def _new_number(connection: apsw.Connection, kind: RecordType, queue: int) -> in
         (kind.value, queue),
     ).get
     return 0 if last is None else int(last) + 1
-
-
-def _has_aside(
-    connection: apsw.Connection, kind: RecordType, queue: int, first: int, end: int
-) -> bool:
-    return kind is RecordType.ACTIVE and bool(_aside(connection, queue, first, end))
 
 
 def _aside(

@@ -403,10 +403,8 @@ class Encoding:
                     self.delete(root)
 
     def _has_record(self, number: int) -> bool:
-        found = self._connection.execute(
-            "SELECT version FROM queue WHERE content = ?1 OR number = ?1", (number,)
-        ).get
-        return bool(found)
+        statement = "SELECT version FROM queue WHERE content = ?1 OR number = ?1"
+        return bool(self._connection.execute(statement, (number,)).get)
 
     def _has_pages(self, kind: RecordType, queue: int) -> bool:
         statement = "SELECT EXISTS (SELECT 1 FROM page WHERE kind = ? AND queue = ?)"

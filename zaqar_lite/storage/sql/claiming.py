@@ -50,7 +50,10 @@ def claim(db: Database, queue: Queue, request: ClaimRequest) -> Claimed:
     if request.details:
         entries.with_attempts(db, messages)
     if request.removes:
-        _remove(db, queue, messages, now)
+        popped = entries.entries_at(db, queue, [one.position for one in messages])
+        if queue.keeps_done:
+            history.append(db, queue, history.DONE, popped, now)
+        entries.remove(db, queue, popped)
         return claimed
     claim_id = claimed.claim_id = new_claim_id()
     number, until = bytes.fromhex(claim_id), now + request.ttl_ms
@@ -84,14 +87,6 @@ def claim(db: Database, queue: Queue, request: ClaimRequest) -> Claimed:
     if db.watchers:
         db.announce(queue.ref, 0)
     return claimed
-
-
-def _remove(db: Database, queue: Queue, messages: Sequence[Message], now: int) -> None:
-    """Let messages that were handed out for good leave the queue."""
-    popped = entries.entries_at(db, queue, [one.position for one in messages])
-    if queue.keeps_done:
-        history.append(db, queue, history.DONE, popped, now)
-    entries.remove(db, queue, popped)
 
 
 def _take(db: Database, queue: Queue, now: int, request: ClaimRequest) -> Claimed:
@@ -165,8 +160,7 @@ def end_lapsed(
     if not rows:
         return 0, 0
     ended = moved = 0
-    for row in rows:
-        found = claims.LiveClaim._make(row)
+    for found in map(claims.LiveClaim._make, rows):
         held = found.held(db, queue)
         lapsed = [one for one in held if one.until <= now]
         live = [one.until for one in held if one.until > now]

@@ -37,8 +37,7 @@ async def tidy(
     """
     now, has_changed = db.clock.now_ms(), False
     while True:
-        await db.pass_gate()
-        queue = db.queue(ref)
+        queue = await db.look(Database.queue, ref)
         if queue is None or queue.changes_at > now or is_enough(queue):
             return has_changed
         done = await db.change_queue(ref, None, SweepResult(), end, now, _STEP)

@@ -59,15 +59,11 @@ def read(
         " WHERE queue = ? AND state = ? AND number > ? AND ended > ? ORDER BY number LIMIT ?",
         (queue.number, state.value, after, max(cutoff, -1), limit),
     ).fetchall()
-    if not rows:
-        return HistoryPage((), None)
-    return HistoryPage(
-        [
-            HistoryEntry(number.hex(), ended, attempts, json.loads(consumers))
-            for _, number, ended, attempts, consumers in rows
-        ],
-        str(rows[-1][0]),
-    )
+    found = [
+        HistoryEntry(number.hex(), ended, attempts, json.loads(consumers))
+        for _, number, ended, attempts, consumers in rows
+    ]
+    return HistoryPage(found, str(rows[-1][0]) if rows else None)
 
 
 def _number(marker: str) -> int:

@@ -173,8 +173,7 @@ class SqlMessageStore(MessageStore):
         await self._db.write(importing.import_messages, queue, messages, source, number)
 
     async def next_due(self, queue: QueueRef) -> int | None:
-        await self._db.pass_gate()
-        found = self._db.queue(queue)
+        found = await self._db.look(Database.queue, queue)
         instant = NEVER if found is None else found.ready_at
         return None if instant >= NEVER else max(0, instant - self._db.clock.now_ms())
 
@@ -233,6 +232,7 @@ def _edit(db: Database, ref: QueueRef, wanted: Edit) -> Message:
     entry = here[message_id]
     due = entry.due if entry.state == DELAYED else 0
     due, expires = edited(wanted, Deadlines(due, entry.expires), now)
+    db.touch(queue)
     if wanted.body is not None:
         if len(wanted.body) > entry.size:
             db.check_growth()
@@ -246,8 +246,6 @@ def _edit(db: Database, ref: QueueRef, wanted: Edit) -> Message:
             "UPDATE entry SET size = ? WHERE queue = ? AND position = ?",
             (len(wanted.body), queue.content, entry.position),
         )
-    db.touch(queue)
-    if wanted.body is not None:
         queue.bytes += len(wanted.body) - entry.size
     if wanted.ttl_ms is not None:
         entries.raise_ttl(db, queue, (entry.position,), wanted.ttl_ms, expires)

@@ -19,6 +19,8 @@ NEVER = 1 << 62
 MOST_IN_MEMORY = 20_000
 """Queues that stay in memory after their batch."""
 
+SET_RECORD = """UPDATE queue SET version = ?, metadata = ?, exposing = ?, has_filter = ?,
+    dead_letter_queue = ? WHERE number = ?"""
 _COLUMNS = """number, version, metadata, exposing, content, ready, delayed, leased, parked, bytes,
     keys, ended, sweep_at"""
 

@@ -14,6 +14,7 @@ from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.sql import entries
 from zaqar_lite.storage.sql.database import Database
+from zaqar_lite.storage.sql.queues import SET_RECORD
 
 _QUEUE = "SELECT project, name, metadata, version, exposing FROM queue"
 _MOST_PROJECTS = 10_000
@@ -178,14 +179,9 @@ def _store(db: Database, record: QueueRecord) -> QueueRecord:
     db.touch(queue)
     queue.set_record(stored)
     db.filtered.pop(record.queue.project, None)
-    db.execute(
-        "UPDATE queue SET version = ?, metadata = ?, exposing = ?, has_filter = ?,"
-        " dead_letter_queue = ? WHERE number = ?",
-        (
-            stored.version, text, stored.exposing, metadata.get(FILTER) is not None,
-            dead_letter_target(metadata), queue.number,
-        ),
-    )  # fmt: skip
+    has_filter, letters = metadata.get(FILTER) is not None, dead_letter_target(metadata)
+    values = (stored.version, text, stored.exposing, has_filter, letters, queue.number)
+    db.execute(SET_RECORD, values)
     return stored
 
 
@@ -206,11 +202,7 @@ def _delete(db: Database, ref: QueueRef, version: int) -> None:
     queue.set_record(None)
     db.filtered.pop(ref.project, None)
     db.count_queues(ref.project, -1)
-    db.execute(
-        "UPDATE queue SET version = 0, metadata = '{}', exposing = 0, has_filter = 0,"
-        " dead_letter_queue = NULL WHERE number = ?",
-        (queue.number,),
-    )
+    db.execute(SET_RECORD, (0, "{}", 0, 0, None, queue.number))
 
 
 def _filtered(db: Database, project: str) -> Sequence[QueueRecord]:
