@@ -229,7 +229,9 @@ def _post_at_once(db: Database, wanted: Post) -> Sequence[Posted] | None:
         _plan(db, wanted.ref, plan, wanted.messages, 0, now)
     _check_limits(db, found, wanted, plan, now)
     queue = db.make_queue(wanted.ref) if found is None else found
-    copies = ((index, copy) for index, one in enumerate(plan.new) for copy in one.copies)
+    copies: Iterable[tuple[int, Copy]] = ()
+    if wanted.brings:
+        copies = ((index, copy) for index, one in enumerate(plan.new) for copy in one.copies)
     ids = _store(db, queue, plan.new, wanted, now_us, copies)
     return _answer(db, queue, wanted, plan.stands, ids, now)
 
