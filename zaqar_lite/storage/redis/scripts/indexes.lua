@@ -106,12 +106,13 @@ local function is_apart(record)
   return record:byte(R.flags) >= APART
 end
 
--- How many bytes the body of a record has.
+-- How many bytes the body of a record has, and whether it is apart.
 local function size_of_body(record)
-  if is_apart(record) then
-    return (struct.unpack('>I4', record, #record - 3))
+  local flags, body_at = struct.unpack('>BH', record, R.flags)
+  if flags >= APART then
+    return struct.unpack('>I4', record, #record - 3), true
   end
-  return #record - struct.unpack('>H', record, R.body_at)
+  return #record - body_at, false
 end
 
 -- How many bytes a message has: its record with its body.
@@ -173,9 +174,10 @@ end
 
 -- Store messages, and put them into the indexes of their states.
 local function enter(entering)
-  put('HSET', messages, entering.records)
+  local add = (life[N.bytes] or '0') == '0' and put or apply -- where messages are, these two keys have their end
+  add('HSET', messages, entering.records)
+  add('ZADD', expiry, entering.deadlines)
   put('HSET', bodies, entering.bodies)
-  put('ZADD', expiry, entering.deadlines)
   add_bytes(entering.bytes)
   if #entering.grouped > 0 then
     join_groups(entering.grouped, entering.members)
@@ -194,8 +196,9 @@ local function forget(gone)
   for i = 1, #positions do
     local record, track = gone.records[i], gone.tracks[i]
     if record then
-      bytes = bytes + size_of_body(record)
-      if is_apart(record) then
+      local size, apart = size_of_body(record)
+      bytes = bytes + size
+      if apart then
         large[#large + 1] = positions[i]
       end
       if life[N.grouped] and is_grouped(record) then
