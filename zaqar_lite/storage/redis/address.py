@@ -6,7 +6,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from zaqar_lite.domain.errors import ConfigurationError
 
-_DEFAULT_PORTS = {"redis+sentinel": 26379}
+_KINDS = {"redis+sentinel": ("sentinel", 26379), "redis+cluster": ("cluster", 6379)}
 _OPTIONS = {"timeout", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "tls"}
 
 
@@ -68,9 +68,10 @@ def parse(uri: str) -> Address:
         raise ConfigurationError(
             "The Redis URI ends in no number: a database is one, and a cluster has none."
         )
+    kind, port = _KINDS.get(scheme, ("single", 6379))
     return Address(
-        kind={"redis+sentinel": "sentinel", "redis+cluster": "cluster"}.get(scheme, "single"),
-        hosts=tuple(_host(host, _DEFAULT_PORTS.get(scheme, 6379)) for host in hosts.split(",")),
+        kind=kind,
+        hosts=tuple(_host(host, port) for host in hosts.split(",")),
         service=service,
         login=login,
         database=int(database or 0),

@@ -35,16 +35,11 @@ class Link(asyncio.Protocol):
         self._heard = 0.0
         self._watch: asyncio.TimerHandle | None = None
         self._reason = "closed"
-        self._on_loss: Callable[[], None] | None = None
 
     @property
     def is_up(self) -> bool:
         """Whether calls may be sent."""
         return self._transport is not None
-
-    def when_lost(self, act: Callable[[], None]) -> None:
-        """Call `act` when the connection ends."""
-        self._on_loss = act
 
     def send(self, *words: str | bytes | int) -> "asyncio.Future[Any]":
         """Queue a command; the result of the future is the reply, or a Fault as a value.
@@ -119,8 +114,6 @@ class Link(asyncio.Protocol):
     def _fail(self, reason: str) -> None:
         self._transport = None
         self._reason = reason
-        if self._on_loss is not None:
-            self._on_loss()
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None

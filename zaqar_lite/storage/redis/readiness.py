@@ -37,10 +37,12 @@ _RETRY_AFTER = 0.5
 class Subscription(Link):
     """A connection that gets signals between the replies to its calls."""
 
-    def __init__(self, timeout: float, tell: Callable[[bytes, bytes], None]) -> None:
-        """Call `tell(channel, text)` for each signal."""
+    def __init__(
+        self, timeout: float, tell: Callable[[bytes, bytes], None], lost: asyncio.Event
+    ) -> None:
+        """Call `tell(channel, text)` for each signal; set `lost` when the connection ends."""
         super().__init__(timeout)
-        self._tell = tell
+        self._tell, self._lost = tell, lost
         self._leaving: Counter[bytes] = Counter()
         self.channels: set[bytes] = set()
         """Channels whose subscription Redis has confirmed."""
@@ -52,6 +54,10 @@ class Subscription(Link):
             self._leaving[channel] += 1
             with suppress(ConnectionLost):
                 self.send("SUNSUBSCRIBE", channel).add_done_callback(_ignore)
+
+    def _fail(self, reason: str) -> None:
+        super()._fail(reason)
+        self._lost.set()
 
     def _resolve(self, reply: Any) -> None:  # noqa: ANN401 - any reply
         if not self._is_signal(reply):
@@ -186,9 +192,8 @@ class Readiness:
             found = self._subscriptions.get(node)
             if found is None or not found.is_up:
                 found = await self._router.connect_to(
-                    node, lambda timeout: Subscription(timeout, self._hear)
+                    node, lambda timeout: Subscription(timeout, self._hear, self._lost)
                 )
-                found.when_lost(self._lost.set)
                 self._subscriptions[node] = found
             return found
 
