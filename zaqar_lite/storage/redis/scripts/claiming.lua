@@ -12,7 +12,7 @@ end
 -- Look at these in order, and add to `taken`, up to `most`, what can be handed out. Answers how many were looked at;
 -- those that are gone; the exhausted; whether one came unarmed.
 local function sort(positions, taken, most)
-  local records, its = gather(messages, positions), tracks_of(positions)
+  local records, its = gather(messages, positions), gather(tracks, positions)
   local count, gone, letters = #taken.positions, nothing_gone(), {}
   for i, position in ipairs(positions) do
     local record, track = records[i], its[i]

@@ -3,11 +3,6 @@ local RELEASED, FAILED, LAPSED, DEAD = 1, 2, 3, 4
 local HELD, PARKED, REMEMBERED = 8, 16, 32
 local WAITS = 64 -- of a letter on its way: it is delayed where it comes to
 
--- The tracks of positions, in their order; false where there is none.
-local function tracks_of(positions)
-  return gather(tracks, positions)
-end
-
 -- When it expires, and its ttl, as they are stored.
 local function lifetime_of(track)
   return track:sub(T.expires, T.claim_count - 1)
@@ -261,7 +256,7 @@ end
 
 local function locate_live(wanted)
   local positions, records = locate(wanted)
-  return live_of(wanted, positions, records, tracks_of(positions))
+  return live_of(wanted, positions, records, gather(tracks, positions))
 end
 
 -- Claims: what they hold, and how their leases lapse.
@@ -286,7 +281,7 @@ end
 -- left the queue has no track; one that another claim took has another id in it.
 local function held_by(id, claim, live)
   local positions, mine, its = left_in(claim, {count = 0}), {}, {}
-  for i, track in ipairs(tracks_of(positions)) do
+  for i, track in ipairs(gather(tracks, positions)) do
     if track and claim_of(track) == id and has_flag(track, HELD) and (not live or until_of(track) > now) then
       mine[#mine + 1] = positions[i]
       its[#its + 1] = track
@@ -546,7 +541,7 @@ local function expire(budget)
     bytes = bytes + call('HSTRLEN', messages, positions[#positions])
   end
   if #positions > 0 then
-    local gone = {positions = positions, records = gather(messages, positions), tracks = tracks_of(positions)}
+    local gone = {positions = positions, records = gather(messages, positions), tracks = gather(tracks, positions)}
     leave_all(positions)
     forget(gone)
   end

@@ -162,7 +162,7 @@ local function end_lapsed(budget)
   end
   local rows, gone, moved, bytes, is_unarmed = {}, nothing_gone(), 0, 0, false
   local count, lapsing = 0, failure(LAPSED, nil, false, LAPSED_TEXTS)
-  for i, track in ipairs(tracks_of(positions)) do
+  for i, track in ipairs(gather(tracks, positions)) do
     local position = positions[i]
     if not track or struct.unpack('>I6', track) <= now then
       leave(gone, position, track)

@@ -81,7 +81,7 @@ operation('list', ALWAYS, {whole = true, version = true}, function()
     local count = math.min(limit, budget - examined, 100)
     local positions = following(count)
     local records = gather(messages, positions)
-    local its = tracks_of(positions)
+    local its = gather(tracks, positions)
     for i, position in ipairs(positions) do
       local record, track = records[i], its[i]
       examined = examined + 1
@@ -259,7 +259,7 @@ operation('stats', ALWAYS, {whole = true}, function()
   for i = 1, #shown do
     is_whole = is_whole and records[i] -- else somebody deleted the key: claims and expiry tidy up
   end
-  show_all(answer, is_whole and {positions = shown, records = records, tracks = tracks_of(shown)} or nothing_gone())
+  show_all(answer, is_whole and {positions = shown, records = records, tracks = gather(tracks, shown)} or nothing_gone())
   return answer
 end)
 
