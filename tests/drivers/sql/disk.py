@@ -130,3 +130,17 @@ def failing_disk() -> Iterator[Disk]:
     finally:
         disk.hook = None
         disk.unregister()
+
+
+def failing_at(what: tuple[str, str], error: type[apsw.Error], every: int = 1) -> Hook:
+    """A hook by which every so many calls of a kind fail."""
+    calls = 0
+
+    def fail(*call: str) -> None:
+        nonlocal calls
+        if call == what or (what[0] == "any" and call[1] == what[1]):
+            calls += 1
+            if calls % every == 0:
+                raise error
+
+    return fail

@@ -7,24 +7,21 @@ layer below its files (`disk.py`).
 import asyncio
 import contextlib
 import errno
-import random
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import apsw
 import pytest
 
 from tests.drivers.sql.contract_hooks import check_database
-from tests.drivers.sql.disk import Disk, Hook, failing_disk
+from tests.drivers.sql.disk import Disk, Hook, failing_at, failing_disk
 from tests.drivers.sql.load import Load
 from tests.drivers.sql.store import Store
-from tests.drivers.store import HOUR, OTHER, QUEUE, message, texts
+from tests.drivers.store import OTHER, QUEUE, message, texts
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import ListQuery, QueueRef
-from zaqar_lite.domain.posts import Copy, IdempotencyKey, NewMessage
 from zaqar_lite.storage.sql import database, place, queues
 
 pytestmark = pytest.mark.anyio
@@ -73,16 +70,6 @@ def syncs(monkeypatch: pytest.MonkeyPatch) -> Syncs:
     return found
 
 
-@pytest.fixture
-async def disk(tmp_path: Path) -> AsyncIterator[tuple[Store, Disk]]:
-    """A store, and the disk below it that can fail; its tables are looked at in the end."""
-    with failing_disk() as failing:
-        async with Store(tmp_path / "data") as opened:
-            yield opened, failing
-            failing.hook = None
-            await check_database(opened.db)
-
-
 async def under_load(
     store: Store, failing: Disk, hook: Hook, seed: int, *besides: Callable[[Load], Awaitable[None]]
 ) -> None:
@@ -100,20 +87,6 @@ async def under_load(
     assert load.refusals
     await store.restart()
     assert await load.violations(store) == []
-
-
-def failing_at(what: tuple[str, str], error: type[apsw.Error], every: int = 1) -> Hook:
-    """A hook by which every so many calls of a kind fail."""
-    calls = 0
-
-    def fail(*call: str) -> None:
-        nonlocal calls
-        if call == what or (what[0] == "any" and call[1] == what[1]):
-            calls += 1
-            if calls % every == 0:
-                raise error
-
-    return fail
 
 
 async def work_again(store: Store, *, posts: bool = True) -> None:
@@ -374,189 +347,6 @@ async def test_closing_while_syncs_fail(
         found = await store.bodies()
         assert [text for text in found if not text.startswith("lost")] == ["first", "last"]
         await check_database(store.db)
-
-
-@pytest.mark.parametrize("rounds", [0, 3, 10, 30])
-async def test_a_large_post_that_fails_half_way(disk: tuple[Store, Disk], rounds: int) -> None:
-    """Nothing of it is stored, or it is finished later; whoever sends it again sees which."""
-    store, failing = disk
-    await store.post("first")
-    large = [NewMessage(b'"x"', HOUR, 0, IdempotencyKey(str(n), b"")) for n in range(5_000)]
-    posting = asyncio.create_task(store.post(*large))
-    for _ in range(rounds):
-        await asyncio.sleep(0)
-    small = asyncio.create_task(store.post("beside it"))
-    await asyncio.sleep(0)
-
-    failing.hook = failing_at(("wal", "write"), apsw.FullError)
-    answers = await asyncio.gather(posting, small, return_exceptions=True)
-    failing.hook = None
-    assert [type(one) for one in answers] == [Unavailable, Unavailable]
-    again = await store.messages.post(QUEUE, large, client_id="producer", version=None)
-    assert len({one.duplicate for one in again}) == 1
-    assert await store.bodies(QUEUE) == ["first", *["x"] * 5_000]
-    assert store.rows("post") == 0
-
-
-async def test_a_large_post_whose_first_step_is_undone_is_not_there(store: Store) -> None:
-    posting = asyncio.create_task(store.post(*[message("x")] * 1_000))
-    await store.found("SELECT 1 FROM post")
-    store.db.fail_batch(apsw.FullError("undone"))
-    with pytest.raises(Unavailable):
-        await posting
-    await store.sweep()
-    assert await store.bodies() == []
-
-
-@pytest.mark.parametrize("forget", [False, True])
-async def test_what_is_left_of_a_large_post_does_not_come_after_the_queue_was_emptied(
-    disk: tuple[Store, Disk], forget: bool
-) -> None:
-    store, failing = disk
-    posting = asyncio.create_task(store.post(*[message("x")] * 8_000))
-    await store.found("SELECT 1 FROM post")
-    await store.post("beside it", to=OTHER)  # the first batch is stored
-    failing.hook = failing_at(("wal", "write"), apsw.FullError)
-    assert isinstance((await asyncio.gather(posting, return_exceptions=True))[0], Unavailable)
-    failing.hook = None
-    assert store.db.unfinished
-    await store.messages.purge(QUEUE, forget=forget)
-    await store.sweep()
-    assert await store.bodies(QUEUE) == []
-    assert store.rows("post") == 0
-
-
-async def test_a_large_post_that_a_crash_cuts_short_is_finished(tmp_path: Path) -> None:
-    with failing_disk() as disk:
-        async with Store(tmp_path / "data") as store:
-            large = [NewMessage(b'"x"', HOUR, 0, IdempotencyKey(str(n), b"")) for n in range(5_000)]
-            whole = IdempotencyKey("whole", b"digest")
-            posting = asyncio.create_task(
-                store.messages.post(
-                    QUEUE, large, client_id="producer", batch_key=whole, version=None
-                )
-            )
-            await store.found("SELECT 1 FROM post WHERE part = 0")
-            await store.post("beside it", to=OTHER)
-            disk.copy(store.place.file, tmp_path / "copy", store.place.synced, random.Random(1))
-            await posting
-    async with Store(tmp_path / "copy") as left:
-        assert await left.bodies(QUEUE) == ["x"] * 5_000
-        again = await left.messages.post(
-            QUEUE, large, client_id="producer", batch_key=whole, version=None
-        )
-        assert {one.duplicate for one in again} == {True}
-        assert len({one.id for one in again}) == 5_000
-        await check_database(left.db)
-
-
-@pytest.mark.parametrize("entered", [0, 5, 15, 30])
-async def test_copies_of_a_large_post_that_a_crash_cuts_short_enter_once(
-    tmp_path: Path, entered: int
-) -> None:
-    receivers = [QueueRef("project", f"receiver-{number}") for number in range(60)]
-    copies = tuple(Copy(one, HOUR, 0, 100) for one in receivers)
-    large = [NewMessage(b'"%d"' % number, HOUR, copies=copies) for number in range(40)]
-    with failing_disk() as disk:
-        async with Store(tmp_path / "data") as store:
-            modest = QueueRef("modest", "queue")  # beside it each batch gets a few parts
-            for queue in (modest, OTHER, modest):
-                await store.post("beside it", to=queue)
-            posting = asyncio.create_task(
-                store.messages.post(QUEUE, large, client_id="producer", version=None)
-            )
-            await store.found("SELECT 1 FROM post WHERE part = 0")
-            while store.db.execute("SELECT min(part) FROM post").get > -entered:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-            await store.post("beside it", to=modest)
-            disk.copy(store.place.file, tmp_path / "copy", store.place.synced, random.Random(1))
-            assert not posting.done()
-            await posting
-    async with Store(tmp_path / "copy") as left:
-        for queue in (QUEUE, *receivers):
-            assert await left.bodies(queue) == [str(number) for number in range(40)]
-        await check_database(left.db)
-        for queue in (QUEUE, *receivers[1:]):
-            await left.messages.purge(queue)
-        await left.sweep()
-        assert left.rows("body") == 44
-
-
-async def test_a_store_opens_where_a_post_can_not_be_finished_yet(tmp_path: Path) -> None:
-    """Who empties a full disk must be served, and what time has ended must go."""
-
-    def fill(connection: apsw.Connection) -> None:
-        connection.set_exec_trace(trace)
-
-    def trace(_: apsw.Cursor, statement: str, __: object) -> bool:
-        if is_full and statement.startswith("INSERT INTO entry"):
-            raise apsw.FullError("full")
-        return True
-
-    is_full = False
-    async with Store(tmp_path / "data") as store:
-        await store.post("first", message("short", ttl=1))
-        store.db.connection.set_exec_trace(trace)
-        posting = asyncio.create_task(store.post(*["x"] * 5_000))
-        await store.found("SELECT 1 FROM post WHERE part = 0")
-        await store.post("beside it", to=OTHER)  # the batch with part 0 is stored
-        is_full = True
-        with pytest.raises(Unavailable):
-            await posting
-    left = Store(tmp_path / "data")
-    apsw.connection_hooks.append(fill)
-    try:
-        await left.messages.open()
-    finally:
-        apsw.connection_hooks.remove(fill)
-    try:
-        assert (await left.messages.sweep(100)).expired == 1
-        assert texts(await left.claim(1)) == ["first"]
-        is_full = False
-        await left.sweep()
-        assert await left.bodies() == ["first", *["x"] * 5_000]
-        await check_database(left.db)
-    finally:
-        await left.messages.close()
-
-
-@pytest.mark.parametrize("crashes", [False, True])
-async def test_a_large_post_that_is_cut_short_before_it_is_whole_is_forgotten(
-    crashes: bool, tmp_path: Path
-) -> None:
-    def refuse_head(_: apsw.Cursor, statement: str, values: Any) -> bool:
-        return not statement.startswith("INSERT INTO post") or values[1] != 0
-
-    store = Store(tmp_path / "data")
-    async with store:
-        store.db.connection.set_exec_trace(refuse_head)
-        with pytest.raises(Unavailable):
-            await store.post(*[message("x")] * 5_000)
-        store.db.connection.set_exec_trace(None)
-        (number,) = store.db.unfinished
-        part = "INSERT OR REPLACE INTO post VALUES (?, 1, NULL, x'90')"  # which a disk has already
-        await store.db.write(lambda db: [*db.execute(part, (number,))])
-        if not crashes:
-            await store.sweep()
-            assert store.rows("post") == 0
-    async with Store(tmp_path / "data") as left:
-        assert left.rows("post") == 0
-        assert await left.bodies() == []
-        await check_database(left.db)
-
-
-async def test_a_small_post_waits_for_a_few_parts_of_a_large_one_only(store: Store) -> None:
-    await store.post("first", to=OTHER)
-    posting = asyncio.create_task(store.post(*[message("x")] * 5_000))
-    waited = []
-    left = "SELECT ifnull(sum(sign(part)), 0) FROM post"
-    while not posting.done():
-        before = store.db.execute(left).get
-        await store.post("text", to=QueueRef("modest", "queue"))
-        waited.append(before - store.db.execute(left).get)
-    await posting
-    assert len(waited) > 3
-    assert max(waited) <= 6  # those of two batches
 
 
 async def test_nobody_waits_at_the_gate_for_a_store_that_can_not_be_opened(
