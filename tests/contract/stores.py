@@ -34,7 +34,8 @@ class DriverCase:
 
     `make_uri` gets the test's request and a directory that is not there yet; `make_extra` the
     driver's own options. `size_divisor` makes the batches of `test_sizes.py` smaller where they
-    would take minutes.
+    would take minutes. After `idle_sweeps` that found nothing another one may find something: each
+    is of a page.
     """
 
     name: str
@@ -43,6 +44,7 @@ class DriverCase:
     model_examples: int
     make_extra: Callable[[Path], Mapping[str, Any]] = field(default=lambda _: {})
     size_divisor: int = 1
+    idle_sweeps: int = 0
 
 
 def _redis(request: pytest.FixtureRequest, _: Path) -> str:

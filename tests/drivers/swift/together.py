@@ -25,8 +25,8 @@ def _uri(request: pytest.FixtureRequest, _: Path) -> str:
     return f"{server.url}?prefix=alone-{uuid4().hex[:12]}"
 
 
-ALONE = DriverCase("swift-alone", "swift", _uri, 2, size_divisor=100)
-"""The driver without a coordination URL."""
+ALONE = DriverCase("swift-alone", "swift", _uri, 2, size_divisor=100, idle_sweeps=20)
+"""The driver without a coordination URL; its tests list eight entries a page."""
 
 
 class OpenSwift(Protocol):
