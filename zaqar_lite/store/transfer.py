@@ -201,7 +201,7 @@ async def load(db: Database, file: BufferedIOBase, settings: Settings) -> tuple[
                 raise _refused(number, exc) from exc
     file.seek(0)
     digest = hashlib.file_digest(file, "sha256").hexdigest()
-    await db.write(_store, file, digest)
+    await db.write(_store, file, digest if messages else "")  # nothing else is stored twice
     return queues, messages
 
 
@@ -217,7 +217,8 @@ async def _queues_of(db: Database, settings: Settings) -> Queues:
 
 
 def _store(db: Database, file: BufferedIOBase, digest: str) -> None:
-    if not is_first(db, "", f"import/{digest}", 0):
+    db.check_growth()
+    if digest and not is_first(db, "", f"import/{digest}", 0):
         raise Conflict(
             "This file is in the store already, since less than a day, and was not stored twice. "
             "To store it once more nevertheless, add an empty line to it."

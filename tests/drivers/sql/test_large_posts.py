@@ -125,6 +125,67 @@ async def test_copies_of_a_large_post_that_a_crash_cuts_short_enter_once(
         assert left.rows("body") == 44
 
 
+async def test_a_crash_within_a_post_remakes_no_queue_and_keeps_the_others(tmp_path: Path) -> None:
+    """Those that have no messages yet are not swept while their copies are on their way."""
+    receivers = [QueueRef("project", f"receiver-{number}") for number in range(60)]
+    copies = tuple(Copy(one, HOUR, 0, 100) for one in receivers)
+    large = [NewMessage(b'"%d"' % number, HOUR, copies=copies) for number in range(40)]
+    room = []
+
+    def trace(_: apsw.Cursor, statement: str, __: object) -> bool:
+        if statement.startswith("INSERT INTO post"):
+            found = left.db.queue(receivers[0])
+            room.append(found.reserved if found else 0)
+        return True
+
+    def watch(connection: apsw.Connection) -> None:
+        connection.set_exec_trace(trace)
+
+    async with Store(tmp_path / "data") as store:
+        for one in receivers:
+            await store.management.create_queue(one, {}, max_queues=100)
+        posting = asyncio.create_task(
+            store.messages.post(QUEUE, large, client_id="producer", version=0)
+        )
+        await store.found("SELECT 1 FROM post WHERE part = 0")
+        await store.messages.purge(receivers[-1], forget=True)
+        await store.management.delete_queue(receivers[-1], version=1)
+        store.db.connection.set_exec_trace(lambda *_: False)  # what is left of it is not stored
+        with pytest.raises(Unavailable):
+            await posting
+    left = Store(tmp_path / "data")
+    apsw.connection_hooks.append(watch)
+    try:
+        await left.messages.open()
+    finally:
+        apsw.connection_hooks.remove(watch)
+    try:
+        assert [len(await left.bodies(one)) for one in (QUEUE, *receivers)] == [40] * 60 + [0]
+        assert (await left.management.get_queue(receivers[-1])) is None
+        assert (room[0], room[-1]) == (40, 0)
+        await check_database(left.db)
+    finally:
+        await left.messages.close()
+
+
+async def test_a_post_of_which_a_part_was_lost_does_not_keep_the_store_from_opening(
+    tmp_path: Path,
+) -> None:
+    async with Store(tmp_path / "data") as store:
+        posting = asyncio.create_task(store.post(*["x"] * 5_000))
+        await store.found("SELECT 1 FROM post WHERE part = 0")
+        store.db.connection.set_exec_trace(lambda *_: False)
+        with pytest.raises(Unavailable):
+            await posting
+        store.db.connection.set_exec_trace(None)
+        lost = "DELETE FROM post WHERE part = 2"
+        await store.db.write(lambda db: [*db.execute(lost)])
+        assert store.db.unfinished
+    async with Store(tmp_path / "data") as left:
+        assert left.rows("post") == 0
+        await left.post("goes on")
+
+
 async def test_a_store_opens_where_a_post_can_not_be_finished_yet(tmp_path: Path) -> None:
     """Who empties a full disk must be served, and what time has ended must go."""
 

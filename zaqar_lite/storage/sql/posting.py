@@ -355,7 +355,10 @@ async def finish_posts(db: Database) -> None:
     async with db.finishing:
         for number in sorted(db.unfinished):
             if (large := await db.join(_find_large, number)) is not None:
-                await _finish(db, large)
+                try:
+                    await _finish(db, large)
+                finally:
+                    large.give_back()
                 if db.place.syncs:
                     await db.future()
             db.unfinished.discard(number)
@@ -368,8 +371,8 @@ def _find_large(db: Database, number: int) -> LargePost | None:
     try:
         if 0 in rows:
             large = _read_large(db, rows, number)
-    except msgspec.DecodeError as exc:
-        logger.error("a post that was cut short can't be read, and is forgotten: %s", exc)
+    except (msgspec.DecodeError, LookupError) as exc:
+        logger.error("a post that was cut short can't be read, and is forgotten: %r", exc)
     if large is None:
         db.execute("DELETE FROM post WHERE number = ?", (number,))
     return large
@@ -384,8 +387,12 @@ def _read_large(db: Database, rows: Mapping[int, bytes], number: int) -> LargePo
     large.ids = _texts_of(b"".join(rows[-part] for part in range(1, entered + 1)))
     for _ in range(entered - len(parts)):
         large.copies.popleft()
-    for ref in {large.head.post.ref, *(copy.queue for part in large.copies for _, copy in part)}:
-        large.reserve(db.make_queue(ref), 0)
+    post = large.head.post
+    to_come = Counter(copy.queue for part in large.copies for _, copy in part)
+    to_come[post.ref] += sum(map(len, large.parts))
+    for ref, count in to_come.items():
+        if ref == post.ref or _is_there(post, db.queue(ref)):
+            large.reserve(db.make_queue(ref), count)
     return large
 
 
