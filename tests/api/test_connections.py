@@ -134,6 +134,7 @@ def test_a_refusal_of_what_has_no_body_or_was_read_leaves_the_connection(
         request("CONNECT", "/livez", request("GET", "/livez")),
         request("POST", POST, MESSAGE, headers={"Content-Length": "27".zfill(19)})
         + request("GET", "/livez"),
+        b"\r\n" * 33 + request("GET", "/livez"),
     ],
 )
 def test_what_is_no_http_is_refused_in_the_form_of_errors(
@@ -371,6 +372,7 @@ def test_a_body_with_two_lengths_is_refused(server: ServerProcess) -> None:
         {"Content-Length": "4\r\nContent-Length: 27"},
         {"Transfer-Encoding": "chunked, identity"},
         {"Transfer-Encoding": "identity\r\nTransfer-Encoding: chunked"},
+        {"Transfer-Encoding": "", "Content-Length": "31"},
     ):
         with Raw(server) as raw:
             raw.send(request("POST", POST, headers=two) + b"0\r\n\r\n" + MESSAGE)
@@ -434,7 +436,9 @@ def test_however_its_bytes_are_cut_each_request_gets_its_own_answer(server: Serv
 def test_a_connection_is_kept_as_long_as_the_setting_says(strict: ServerProcess) -> None:
     with Raw(strict) as raw:
         for _ in range(2):
+            raw.send(b"\r\n" * 31)  # begins no request
             assert raw.call("GET", "/v2/ping").status == 204
+            raw.send(b"\r\n")
             time.sleep(2)
         started = time.monotonic()
         assert raw.rest() == b""

@@ -571,7 +571,7 @@ class HttpConnection(ClientConnection):
             self._transport.close()
         elif not self._is_busy or not self._is_whole:  # else it is the server that takes its time
             left = self._heard_at + timeout - now
-            if self._head is not None or not self._is_whole:
+            if not self._is_whole or (self._head is not None and self._head.has_begun):
                 left = min(left, self._begun_at + self.total_timeout - now)
             elif self._answered_at:
                 left = min(timeout, self._answered_at + self.keep_alive - now)

@@ -105,6 +105,8 @@ LONGEST_KEPT = 4_096
 MAX_HEAD = 262_144
 """Bytes of a head, or of what trails a body."""
 HEAD_END = b"\r\n\r\n"
+_MOST_BLANK = 64
+"""Bytes of blank lines before a head."""
 _PARSED = 8_192
 """Bytes of chunks that are parsed at a time."""
 
@@ -237,16 +239,21 @@ class HeadReader:
         self.upgrades = False
         """Whether it asks for another protocol than HTTP."""
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether more than blank lines has come."""
+        return bool(self.data.strip())
+
     def feed(self, data: bytes, start: int) -> int:
         """Parse up to the end of the head, or of the data; answer where that is.
 
-        Blank lines before a head are a part of it.
+        Blank lines before a head, of which a few may come, are a part of it.
 
         Raises:
             HttpParserError: that is no HTTP.
         """
-        before = len(self.data)
-        self.data += data[start : start + MAX_HEAD]
+        before, stop = len(self.data), data.find(HEAD_END, start, start + MAX_HEAD) + 4
+        self.data += data[start : stop if stop >= 4 else start + MAX_HEAD]
         end = self.data.find(HEAD_END, max(before - 3, 0)) + 4
         if end >= 4:
             del self.data[end:]
@@ -258,6 +265,8 @@ class HeadReader:
             self._parser.feed_data(bytes(self.data[last:]))
         if self._events.is_head:
             self._make_request(keeps_alive=keeps_alive)
+        elif end >= 4 and end > _MOST_BLANK:  # each pair of them is parsed by itself
+            raise httptools.HttpParserError("so many blank lines")
         return start + len(self.data) - before
 
     def _make_request(self, *, keeps_alive: bool) -> None:
@@ -274,6 +283,11 @@ class HeadReader:
         )
         if len(request.headers.get(b"content-length", b"")) > LONGEST_LENGTH:
             raise httptools.HttpParserInvalidURLError("a length of so many digits")
+        if request.size < 0:
+            # Whoever is in front must see the same bytes as the body. Old parsers let these pass.
+            last = request.headers[b"transfer-encoding"].rpartition(b",")[2].strip()
+            if b"content-length" in request.headers or last.lower() != b"chunked":
+                raise httptools.HttpParserInvalidURLError("two lengths, or none")
         self.request, self.upgrades = request, parser.should_upgrade()
 
 

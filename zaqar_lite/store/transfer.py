@@ -220,8 +220,7 @@ def _store(db: Database, file: BufferedIOBase, digest: str) -> None:
     db.check_growth()
     if digest and not is_first(db, "", f"import/{digest}", 0):
         raise Conflict(
-            "This file is in the store already, since less than a day, and was not stored twice. "
-            "To store it once more nevertheless, add an empty line to it."
+            "This file is in the store already. To store it once more, add an empty line to it."
         )
 
     def queue_of(line: _Line) -> QueueRef | None:

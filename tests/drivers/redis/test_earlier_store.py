@@ -12,14 +12,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.contract.subject import MINUTE, QueueUnderTest, ack, ids, new, texts
+from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, ack, ids, new, texts
 from tests.drivers.redis.conftest import Open
+from tests.drivers.redis.inspection import keys_by_tag
 from tests.services import RedisServer
 from zaqar_lite.domain.attempts import Ended
 from zaqar_lite.domain.errors import KeyReused
 from zaqar_lite.domain.models import DelayMode, QueueRef
 from zaqar_lite.domain.posts import IdempotencyKey
 from zaqar_lite.domain.settlements import Outcome
+from zaqar_lite.storage.redis.keys import keys_of
 
 pytestmark = pytest.mark.anyio
 EARLIER = json.loads((Path(__file__).parent / "store-0.2.0.json").read_text(encoding="ascii"))
@@ -83,3 +85,18 @@ async def test_bytes_are_right_once_it_was_empty(earlier: QueueUnderTest) -> Non
     await earlier.delete(*ids(everything[-1:]))
     await earlier.post("again")
     assert (await earlier.stats()).bytes == len(b'"again"')
+
+
+async def test_keys_that_end_too_early_live_on_with_a_lease(
+    queue: QueueUnderTest, client: Any
+) -> None:
+    """Versions before let them end before the horizon, which a longer ttl had moved."""
+    await queue.post("a", ttl=MINUTE)
+    claim_id = (await queue.claim()).claim_id
+    await queue.post("b", ttl=336 * HOUR)
+    keys = keys_by_tag(client)[keys_of(queue.ref).tag]
+    for kind in ("held", "leases", "ids", "attempts"):
+        client.expire(keys.get(kind, b"none"), 3_600)
+    await queue.renew(claim_id or "", ttl=6 * HOUR)
+    assert client.pttl(keys["held"]) > 336 * HOUR
+    assert client.pttl(keys["leases"]) > 336 * HOUR

@@ -3,6 +3,7 @@
 import asyncio
 import math
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -14,11 +15,14 @@ from tests.drivers.redis.conftest import Open
 from tests.drivers.redis.steps import forwarding, queues_on_every_node, standing_still
 from tests.services import RedisServer
 from tests.waiting import until
+from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import Claimed, DeadLetter, QueueRef, RetryPolicy
 from zaqar_lite.service.long_polling import LongPolling
 from zaqar_lite.storage.redis import readiness
+from zaqar_lite.storage.redis.address import parse
 from zaqar_lite.storage.redis.keys import EVERYWHERE, keys_of
 from zaqar_lite.storage.redis.messages import RedisMessageStore
+from zaqar_lite.storage.redis.router import make_router
 from zaqar_lite.storage.redis.runner import policy_words
 
 __all__ = ["start_worker"]  # a fixture
@@ -217,6 +221,27 @@ async def test_what_is_due_soon_is_told(queue: QueueUnderTest) -> None:
     await queue.post("c")
     await queue.claim(ttl=30_000)
     await until(lambda: heard == [0, 1, 0, 1, 0])
+
+
+async def test_a_redis_that_refuses_to_be_asked_is_not_asked_again_and_again() -> None:
+    asked = 0
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        with suppress(ConnectionError):
+            while await reader.read(4_096):
+                writer.write(b"-NOAUTH Authentication required.\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    signals = readiness.Readiness(make_router(parse(f"redis://127.0.0.1:{port}"), Clock()))
+    await signals.watch(QueueRef("project", "queue"), lambda *_: None)
+    await until(lambda: asked >= 3)
+    assert asked < 20
+    await signals.close()
+    server.close()
 
 
 async def test_signals_come_from_every_node_of_a_cluster(

@@ -130,11 +130,11 @@ async def test_a_crash_within_a_post_remakes_no_queue_and_keeps_the_others(tmp_p
     receivers = [QueueRef("project", f"receiver-{number}") for number in range(60)]
     copies = tuple(Copy(one, HOUR, 0, 100) for one in receivers)
     large = [NewMessage(b'"%d"' % number, HOUR, copies=copies) for number in range(40)]
-    room = []
+    room: list[int] = []
 
     def trace(_: apsw.Cursor, statement: str, __: object) -> bool:
         if statement.startswith("INSERT INTO post"):
-            found = left.db.queue(receivers[0])
+            found = left.db.queue(receivers[-2])  # which gets its copies last
             room.append(found.reserved if found else 0)
         return True
 

@@ -56,8 +56,10 @@ class Subscription(Link):
                 self.send("SUNSUBSCRIBE", channel).add_done_callback(_ignore)
 
     def _fail(self, reason: str) -> None:
+        was_up = self.is_up
         super()._fail(reason)
-        self._lost.set()
+        if was_up:  # else it was refused, or told already: who connects anew must pause first
+            self._lost.set()
 
     def _resolve(self, reply: Any) -> None:  # noqa: ANN401 - any reply
         if not self._is_signal(reply):

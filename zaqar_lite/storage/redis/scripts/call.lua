@@ -99,11 +99,11 @@ local function score_of(instant)
   return string.format('%.0f', instant)
 end
 
--- Let a message expire at another instant. A version before this let the last two keys end before the horizon.
+-- Let a message expire at another instant. Versions before this let some keys end before the horizon.
 local function raise(position, expires)
   raised[#raised + 1], raised[#raised + 2] = score_of(expires), position
   keep(expires)
-  written[ids], written[attempts] = true, true
+  written[ids], written[attempts], written[held], written[leases] = true, true, true, true
 end
 
 -- Let the sweep visit a queue at an instant. The score changes in any case, so that a sweep that has looked
