@@ -2,6 +2,8 @@
 
 import asyncio
 import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,30 @@ from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.posts import Copy, IdempotencyKey, NewMessage
 
 pytestmark = pytest.mark.anyio
+RECEIVERS = [QueueRef("project", f"receiver-{number}") for number in range(60)]
+COPIES = tuple(Copy(one, HOUR, 0, 100) for one in RECEIVERS)
+FANNED_OUT = [NewMessage(b'"%d"' % number, HOUR, copies=COPIES) for number in range(40)]
+
+
+@asynccontextmanager
+async def traced(
+    left: Store, trace: Callable[[apsw.Cursor, str, Any], bool]
+) -> AsyncIterator[None]:
+    """Open a store of which `trace` sees every statement; its tables are looked at in the end."""
+
+    def hook(connection: apsw.Connection) -> None:
+        connection.set_exec_trace(trace)
+
+    apsw.connection_hooks.append(hook)
+    try:
+        await left.messages.open()
+    finally:
+        apsw.connection_hooks.remove(hook)
+    try:
+        yield
+        await check_database(left.db)
+    finally:
+        await left.messages.close()
 
 
 @pytest.mark.parametrize("rounds", [0, 3, 10, 30])
@@ -97,16 +123,13 @@ async def test_a_large_post_that_a_crash_cuts_short_is_finished(tmp_path: Path) 
 async def test_copies_of_a_large_post_that_a_crash_cuts_short_enter_once(
     tmp_path: Path, entered: int
 ) -> None:
-    receivers = [QueueRef("project", f"receiver-{number}") for number in range(60)]
-    copies = tuple(Copy(one, HOUR, 0, 100) for one in receivers)
-    large = [NewMessage(b'"%d"' % number, HOUR, copies=copies) for number in range(40)]
     with failing_disk() as disk:
         async with Store(tmp_path / "data") as store:
             modest = QueueRef("modest", "queue")  # beside it each batch gets a few parts
             for queue in (modest, OTHER, modest):
                 await store.post("beside it", to=queue)
             posting = asyncio.create_task(
-                store.messages.post(QUEUE, large, client_id="producer", version=None)
+                store.messages.post(QUEUE, FANNED_OUT, client_id="producer", version=None)
             )
             await store.found("SELECT 1 FROM post WHERE part = 0")
             while store.db.execute("SELECT min(part) FROM post").get > -entered:  # noqa: ASYNC110
@@ -116,10 +139,10 @@ async def test_copies_of_a_large_post_that_a_crash_cuts_short_enter_once(
             assert not posting.done()
             await posting
     async with Store(tmp_path / "copy") as left:
-        for queue in (QUEUE, *receivers):
+        for queue in (QUEUE, *RECEIVERS):
             assert await left.bodies(queue) == [str(number) for number in range(40)]
         await check_database(left.db)
-        for queue in (QUEUE, *receivers[1:]):
+        for queue in (QUEUE, *RECEIVERS[1:]):
             await left.messages.purge(queue)
         await left.sweep()
         assert left.rows("body") == 44
@@ -127,45 +150,31 @@ async def test_copies_of_a_large_post_that_a_crash_cuts_short_enter_once(
 
 async def test_a_crash_within_a_post_remakes_no_queue_and_keeps_the_others(tmp_path: Path) -> None:
     """Those that have no messages yet are not swept while their copies are on their way."""
-    receivers = [QueueRef("project", f"receiver-{number}") for number in range(60)]
-    copies = tuple(Copy(one, HOUR, 0, 100) for one in receivers)
-    large = [NewMessage(b'"%d"' % number, HOUR, copies=copies) for number in range(40)]
     room: list[int] = []
 
     def trace(_: apsw.Cursor, statement: str, __: object) -> bool:
         if statement.startswith("INSERT INTO post"):
-            found = left.db.queue(receivers[-2])  # which gets its copies last
+            found = left.db.queue(RECEIVERS[-2])  # which gets its copies last
             room.append(found.reserved if found else 0)
         return True
 
-    def watch(connection: apsw.Connection) -> None:
-        connection.set_exec_trace(trace)
-
     async with Store(tmp_path / "data") as store:
-        for one in receivers:
+        for one in RECEIVERS:
             await store.management.create_queue(one, {}, max_queues=100)
         posting = asyncio.create_task(
-            store.messages.post(QUEUE, large, client_id="producer", version=0)
+            store.messages.post(QUEUE, FANNED_OUT, client_id="producer", version=0)
         )
         await store.found("SELECT 1 FROM post WHERE part = 0")
-        await store.messages.purge(receivers[-1], forget=True)
-        await store.management.delete_queue(receivers[-1], version=1)
+        await store.messages.purge(RECEIVERS[-1], forget=True)
+        await store.management.delete_queue(RECEIVERS[-1], version=1)
         store.db.connection.set_exec_trace(lambda *_: False)  # what is left of it is not stored
         with pytest.raises(Unavailable):
             await posting
     left = Store(tmp_path / "data")
-    apsw.connection_hooks.append(watch)
-    try:
-        await left.messages.open()
-    finally:
-        apsw.connection_hooks.remove(watch)
-    try:
-        assert [len(await left.bodies(one)) for one in (QUEUE, *receivers)] == [40] * 60 + [0]
-        assert (await left.management.get_queue(receivers[-1])) is None
+    async with traced(left, trace):
+        assert [len(await left.bodies(one)) for one in (QUEUE, *RECEIVERS)] == [40] * 60 + [0]
+        assert (await left.management.get_queue(RECEIVERS[-1])) is None
         assert (room[0], room[-1]) == (40, 0)
-        await check_database(left.db)
-    finally:
-        await left.messages.close()
 
 
 async def test_a_post_of_which_a_part_was_lost_does_not_keep_the_store_from_opening(
@@ -189,9 +198,6 @@ async def test_a_post_of_which_a_part_was_lost_does_not_keep_the_store_from_open
 async def test_a_store_opens_where_a_post_can_not_be_finished_yet(tmp_path: Path) -> None:
     """Who empties a full disk must be served, and what time has ended must go."""
 
-    def fill(connection: apsw.Connection) -> None:
-        connection.set_exec_trace(trace)
-
     def trace(_: apsw.Cursor, statement: str, __: object) -> bool:
         if is_full and statement.startswith("INSERT INTO entry"):
             raise apsw.FullError("full")
@@ -208,20 +214,12 @@ async def test_a_store_opens_where_a_post_can_not_be_finished_yet(tmp_path: Path
         with pytest.raises(Unavailable):
             await posting
     left = Store(tmp_path / "data")
-    apsw.connection_hooks.append(fill)
-    try:
-        await left.messages.open()
-    finally:
-        apsw.connection_hooks.remove(fill)
-    try:
+    async with traced(left, trace):
         assert (await left.messages.sweep(100)).expired == 1
         assert texts(await left.claim(1)) == ["first"]
         is_full = False
         await left.sweep()
         assert await left.bodies() == ["first", *["x"] * 5_000]
-        await check_database(left.db)
-    finally:
-        await left.messages.close()
 
 
 @pytest.mark.parametrize("crashes", [False, True])

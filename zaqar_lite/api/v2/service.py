@@ -56,7 +56,7 @@ def probe(path: str, statuses: tuple[int, ...], *parameters: Parameter) -> Calla
 class ServiceActions:
     """The actions that are about no queue: what is served, and whether it is."""
 
-    service: Health
+    service_health: Health
     readiness: Readiness
     home_document: Callable[[], dict[str, Any]]
 
@@ -89,14 +89,14 @@ class ServiceActions:
     async def ping(self, request: Request) -> Response:
         """Ping the store; HEAD is always 204."""
         if request.method != "HEAD":
-            await self.service.store.ping()
+            await self.service_health.store.ping()
         return NO_CONTENT
 
     @route("GET /v2/health", "health:get admin", (200,))
     async def health(self, request: Request) -> Response:
         """Check health."""
-        shown = _shown(await self.service.report())
-        pools = await self.service.pools()
+        shown = _shown(await self.service_health.report())
+        pools = await self.service_health.pools()
         if pools is not None:
             found = {
                 name: _UNREACHABLE if one is None else _shown(one) for name, one in pools.items()
@@ -154,12 +154,12 @@ def _shown(report: Report) -> dict[str, Any]:
 class MetricActions:
     """The actions that tell numbers: all of the server, or the depth of one queue."""
 
-    server: Metrics
+    server_metrics: Metrics
 
     @route("GET /metrics", "metrics:get admin", (200,), plain=True)
     async def metrics(self, request: Request) -> Response:
         """Show all metrics."""
-        return _page(await self.server.page())
+        return _page(await self.server_metrics.page())
 
     @route(
         "GET /metrics/queues",
@@ -176,7 +176,7 @@ class MetricActions:
         project, name = request.text("project"), request.text("name")
         if project is None or name is None:
             raise Refused(400, INVALID_REQUEST, "Both 'project' and 'name' are needed.")
-        return _page(await self.server.queue_page(QueueRef(project, name)))
+        return _page(await self.server_metrics.queue_page(QueueRef(project, name)))
 
     @route(
         "GET /v2/queues/{queue_name}/depth -> Depth",
@@ -193,7 +193,7 @@ class MetricActions:
             raise Refused(
                 400, INVALID_REQUEST, f"{unknown[0]!r} is no state: {', '.join(_STATES)} are."
             )
-        counts = await self.server.depth(request.queue)
+        counts = await self.server_metrics.depth(request.queue)
         depth = sum(int(counts[state]) for state in set(states))
         if _wants(request, b"text/plain") and not _wants(request, b"json"):
             return Response(200, b"%d\n" % depth, media_type=TEXT)

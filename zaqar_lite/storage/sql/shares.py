@@ -29,7 +29,11 @@ BYTES = 512
 
 
 def cost_of(message: NewMessage) -> int:
-    """The cost of storing a message with its outbox, in messages; its copies are only kept."""
+    """The cost of storing a message with its outbox, in messages.
+
+    Its copies enter their queues at a cost of their own (`posting.py`); here they count for the
+    bytes by which they are listed until then.
+    """
     size, headers = len(message.body), message.headers
     if headers:
         size += sum(map(len, headers)) + sum(map(len, headers.values()))
