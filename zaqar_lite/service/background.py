@@ -98,7 +98,7 @@ async def cancelled(*tasks: "asyncio.Task[Any] | None") -> None:
 
 
 class Worker(Protocol):
-    """What runs in the background while the stores are open; nothing, unless it says what."""
+    """What runs in the background while the stores are open; either method may be left out."""
 
     def start(self) -> None:
         """Begin, in tasks of the running event loop."""

@@ -1,4 +1,4 @@
-"""The subscriptions of a queue as its deliveries need them: all of it, a second old at most."""
+"""All subscriptions of a queue, as its deliveries need them: they may be a second old."""
 
 import time
 from collections.abc import Sequence
