@@ -24,7 +24,7 @@ from zaqar_lite.domain.errors import KeyReused, LimitReached, Unavailable
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.posts import Copy, IdempotencyKey, KnownKey, NewMessage, Posted
 from zaqar_lite.domain.refusals import too_many_keys, too_many_messages
-from zaqar_lite.domain.yielding import in_steps, next_turn
+from zaqar_lite.domain.yielding import Slices, in_steps, next_turn
 from zaqar_lite.storage.sql import entries, expiring
 from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.queues import Queue
@@ -90,12 +90,13 @@ class LargePost:
     as `now_us` says.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - all that it is made of
         self,
         db: Database,
         head: Head,
         messages: Sequence[NewMessage],
         parts: Iterable[Sequence[NewMessage]],
+        copies: Iterable[Sequence[tuple[int, Copy]]],
         number: int = 0,
     ) -> None:
         self._undone = db.undone
@@ -103,7 +104,7 @@ class LargePost:
         self.head = head
         self.messages = messages
         self.parts = deque(parts)
-        self.copies = deque(_copies_in_parts(messages)) if head.post.brings else deque()
+        self.copies = deque(copies)
         self.number = number
         self.entered = 0
         self.ids: list[str] = []
@@ -245,7 +246,11 @@ async def _post_in_parts(db: Database, wanted: Post) -> Sequence[Posted]:
         if answer is None:
             plan = await _plan_in_steps(db, wanted, now)
             parts = await _cut(plan.new)
-            large = await db.join(_accept, wanted, plan, parts)
+            copies, slices = [], Slices()
+            for part in _copies_in_parts(plan.new) if wanted.brings else ():
+                await slices.next_turn()
+                copies += [part] if part else []
+            large = await db.join(_accept, wanted, plan, parts, copies)
             with db.in_one_batch():
                 await next_turn()
                 if large.number:
@@ -290,11 +295,16 @@ async def _cut(messages: Sequence[NewMessage]) -> Sequence[Sequence[NewMessage]]
 
 
 def _copies_in_parts(messages: Sequence[NewMessage]) -> Iterator[Sequence[tuple[int, Copy]]]:
-    """The copies of messages, each with its message's index, in parts that one step may store."""
+    """The copies of messages, each with its message's index, in parts that one step may store.
+
+    While they are sorted by their queues, an empty part comes for each message: there may be half a
+    million copies, so that others must have turns.
+    """
     copies: dict[QueueRef, list[tuple[int, Copy]]] = defaultdict(list)
     for index, message in enumerate(messages):
         for copy in message.copies:
             copies[copy.queue].append((index, copy))
+        yield ()
     part: list[tuple[int, Copy]] = []
     cost = 0
     for of_queue in copies.values():
@@ -310,14 +320,18 @@ def _copies_in_parts(messages: Sequence[NewMessage]) -> Iterator[Sequence[tuple[
 
 
 def _accept(
-    db: Database, wanted: Post, plan: Plan, parts: Sequence[Sequence[NewMessage]]
+    db: Database,
+    wanted: Post,
+    plan: Plan,
+    parts: Sequence[Sequence[NewMessage]],
+    copies: Sequence[Sequence[tuple[int, Copy]]],
 ) -> LargePost:
     """Check a large post that is planned, and reserve room for it."""
     found = db.queue_at(wanted.ref, wanted.version)
     db.check_growth()
     _check_limits(db, found, wanted, plan, db.clock.now_ms())
     head = Head(replace(wanted, messages=()), plan.stands)
-    large = LargePost(db, head, plan.new, parts)
+    large = LargePost(db, head, plan.new, parts, copies)
     if db.place.syncs and not db.is_post_whole:
         large.number = db.take_number()
     added = [
@@ -382,7 +396,9 @@ def _read_large(db: Database, rows: Mapping[int, bytes], number: int) -> LargePo
     entered = sum(part < 0 for part in rows)
     parts = [_decode_part(rows[part]) for part in range(1, len(rows) - entered)]
     messages = [one for part in parts for one in part]
-    large = LargePost(db, _decode_head(rows[0]), messages, parts[entered:], number)
+    head = _decode_head(rows[0])
+    copies = [part for part in _copies_in_parts(messages) if part] if head.post.brings else ()
+    large = LargePost(db, head, messages, parts[entered:], copies, number)
     large.entered = entered
     large.ids = _texts_of(b"".join(rows[-part] for part in range(1, entered + 1)))
     for _ in range(entered - len(parts)):
