@@ -5,6 +5,9 @@ one instant. Another tenant, in a process of its own, posts, lists, claims and d
 at a time, first alone and then beside them. Prints how long its requests took, and how many times
 its undisturbed p99 the other one is; fails where a message was lost or is there twice.
 
+With `--apart` the one that is measured has a server and a store of its own, so that nothing but the
+processors is shared: what it waits for then, no server can spare it.
+
 With `--redrive` the others are a job that puts 100,000 dead letters back, which prints its letters
 a second, too; it rests while there are requests of others, so it is measured alone as well.
 """
@@ -20,7 +23,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from threading import Thread
 
@@ -57,12 +60,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--store", required=True, metavar="URI")
     parser.add_argument("--scale", type=float, default=1.0, help="multiply all sizes by this (1)")
+    parser.add_argument("--apart", metavar="URI", help="measure a server of its own, on this store")
     parser.add_argument("--redrive", action="store_true", help="beside a redrive of letters")
     words = parser.parse_args()
     if words.redrive:
         asyncio.run(run_redrive(words.store, max(_LETTERS_EACH, int(LETTERS * words.scale))))
     else:
-        asyncio.run(run(words.store, FULL.scaled(words.scale)))
+        asyncio.run(run(words.store, FULL.scaled(words.scale), words.apart))
 
 
 @asynccontextmanager
@@ -94,25 +98,26 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-async def run(store: str, plan: Plan) -> None:
-    """Start a server on a store, and measure beside a greedy tenant."""
+async def run(store: str, plan: Plan, apart: str | None = None) -> None:
+    """Start a server on a store, and measure beside a greedy tenant; on a server `apart`."""
     project = f"history-{uuid.uuid4().hex[:8]}"
     with tempfile.TemporaryDirectory() as home:
         clock = Path(home) / "clock"
         clock_file = {"ZAQAR_LITE_CLOCK_OFFSET_FILE": str(clock)}
         async with measuring() as measured:
-            with ServerProcess(store, env=clock_file) as server:
-                await measured(server.url, WARM_UP)
+            with ServerProcess(store, env=clock_file) as server, ExitStack() as others:
+                own = others.enter_context(ServerProcess(apart)) if apart else server
+                await measured(own.url, WARM_UP)
                 step_back()
                 crowd = Crowd(server.url, project, plan)
                 backlog = Backlog(server.url, plan.backlog)
                 await crowd.make_queues()
                 await backlog.build()
-                alone = await measured(server.url, ALONE)
+                alone = await measured(own.url, ALONE)
                 clock.write_text(str((CLAIM_TTL + 1) * 1000))
                 greedy = being_greedy(server.url, project, plan.share)
                 async with greedy as answered, crowd.at_work(), running(backlog.claim_by_ones()):
-                    beside = await measured(server.url, BESIDE)
+                    beside = await measured(own.url, BESIDE)
                 show(alone, beside)
                 print(f"the greedy tenant: {dict(answered)}")
                 await backlog.check()

@@ -1,13 +1,14 @@
 """What `python -m tests.mutants` plants, and that it knows which tests cover what."""
 
 import ast
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 from tests.mutants.changes import find
-from tests.mutants.covering import ROOT
+from tests.mutants.covering import ROOT, Covering
 
 PYTHON = '''"""A page of 7."""
 LIMIT: int = 10
@@ -102,3 +103,18 @@ def test_a_run_names_the_test_that_fails_in_a_fork_and_apart(tmp_path: Path) -> 
     )
     told = [line for line in done.stdout.splitlines() if line.startswith("told")]
     assert told == ["told 2 test_one.py::test_b", "told < test_one.py::test_b"]
+
+
+def test_tests_that_might_go_are_told_apart_from_those_that_stay(tmp_path: Path) -> None:
+    path = "zaqar_lite/domain/clock.py"
+    function = f"{path} Clock.now_ms"
+    tests = {"tests/a.py::test_one": [0.1, [0]], "tests/b.py::test_two": [0.1, [0]]}
+    recorded = {"functions": [function], "tests": tests}
+    (tmp_path / "rules.json").write_text(json.dumps(recorded), encoding="utf-8")
+    covering = Covering(tmp_path)
+    changes = find(path, (ROOT / path).read_bytes())
+    entered = [change for change in changes if covering.is_entered(change, ["tests/a.py"])]
+    assert 0 < len(entered) < len(changes)
+    assert not [change for change in changes if covering.is_entered(change, ["tests/c.py"])]
+    (stage,) = covering.stages(entered[0], without=["tests/a.py"])
+    assert [test.name for test in stage] == ["tests/b.py::test_two"]

@@ -3,9 +3,13 @@
     python -m tests.mutants --record
     python -m tests.mutants --count 200 --seed 22
     python -m tests.mutants --count 200 --seed 22 --only 41-80
+    python -m tests.mutants --count 60 --without tests/api/test_queues.py
 
 It works in a copy of the checkout. A change is caught when a test fails or does not end in time.
 `EXPLAINED` are changes that were looked at and change nothing that anybody can see.
+
+With `--without` it tells whether some tests could go: the changes are drawn from what those tests
+enter, and each one that they notice must be noticed by a test that stays.
 """
 
 import argparse
@@ -112,9 +116,12 @@ def planted(change: Change, number: int) -> Iterator[None]:
 class Planting:
     """Plants one change after the other, and counts."""
 
-    def __init__(self, portion: Sequence[tuple[int, Change]]) -> None:
+    def __init__(
+        self, portion: Sequence[tuple[int, Change]], covering: Covering, without: Sequence[str]
+    ) -> None:
         self._portion = portion
-        self._covering = Covering(RECORDED)
+        self._covering = covering
+        self._without = without
         self._explained = 0
         self.living: list[Change] = []
 
@@ -137,8 +144,18 @@ class Planting:
         print(f"{len(self._portion)} planted: {figures}", *self.living, sep="\n  ", flush=True)
 
     def _noticing(self, session: Warm, change: Change) -> str:
-        """Run the tests that cover a change until one notices it; return its name, or ""."""
-        for stage in self._covering.stages(change):
+        """Run the tests that cover a change until one notices it; return its name, or "".
+
+        Of a change that those who leave do not notice, nothing is asked.
+        """
+        if self._without:
+            leaving = [t for t in self._covering.covering(change) if t.is_of(self._without)]
+            patience = PATIENCE + 4 * sum(test.seconds for test in leaving)
+            alone = session.failing([test.name for test in leaving], change, patience)
+            if not alone:
+                return "not by those either"
+            print(f"    noticed by {alone}", flush=True)
+        for stage in self._covering.stages(change, self._without):
             patience = PATIENCE + 4 * sum(test.seconds for test in stage)
             if failed := session.failing([test.name for test in stage], change, patience):
                 return failed
@@ -155,6 +172,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="which ones (1)")
     parser.add_argument("--only", default="", help="a portion of them, as 7 or 41-80 (all)")
     parser.add_argument("--share", type=float, default=0.95, help="share to be caught (0.95)")
+    parser.add_argument("--without", nargs="+", default=[], help="files or tests that might go")
     parser.add_argument("--here", action="store_true", help="plant in this checkout, not in a copy")
     words = parser.parse_args()
     if words.record:
@@ -176,13 +194,15 @@ def main() -> int:
         print(f"explained, but no longer in {path}: {text}", flush=True)
     first, _, last = (words.only or f"1-{words.count}").partition("-")
     folders = tuple(f"{part.folder}/" for part in PARTS if part.name in (words.part or names))
-    planting = Planting(
-        [
-            (number, change)
-            for number, change in enumerate(sample(every, words.seed, words.count), 1)
-            if int(first) <= number <= int(last or first) and change.path.startswith(folders)
-        ]
-    )
+    covering = Covering(RECORDED)
+    if words.without:
+        every = [change for change in every if covering.is_entered(change, words.without)]
+    portion = [
+        (number, change)
+        for number, change in enumerate(sample(every, words.seed, words.count), 1)
+        if int(first) <= number <= int(last or first) and change.path.startswith(folders)
+    ]
+    planting = Planting(portion, covering, words.without)
     paths = dict.fromkeys(path for recording in RECORDINGS for path in recording.paths)
     Warm(ROOT, ROOT / "log", planting.work).run(list(paths))
     return 0 if len(planting.living) <= words.count * (1 - words.share) else 1

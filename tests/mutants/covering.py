@@ -96,6 +96,10 @@ class Test:
         """The file that it is in."""
         return self.name.partition("::")[0]
 
+    def is_of(self, names: Sequence[str]) -> bool:
+        """Whether it is one of some tests, or in one of some files or folders."""
+        return self.name.startswith(tuple(names))
+
 
 class Covering:
     """The recorded tests."""
@@ -114,9 +118,12 @@ class Covering:
                 if not any(names[number].startswith(_ELSEWHERE) for number in numbers)
             ]
 
-    def stages(self, change: Change) -> list[list[Test]]:
-        """The tests that may notice a change: of the nearest files, of others, and slow ones."""
-        found = self._covering(change)
+    def stages(self, change: Change, without: Sequence[str] = ()) -> list[list[Test]]:
+        """The tests that may notice a change: of the nearest files, of others, and slow ones.
+
+        Those of `without` are left out.
+        """
+        found = [test for test in self.covering(change) if not test.is_of(without)]
         entering = {test.name for test in found}
         far: dict[str, tuple[bool, float, float, str]] = {}
         for file in {test.file for test in found}:
@@ -135,6 +142,15 @@ class Covering:
         )
         return [stage for stage in stages if stage]
 
+    def is_entered(self, change: Change, names: Sequence[str]) -> bool:
+        """Whether one of some tests enters the function that a change is in."""
+        function = f"{change.path} {enclosing(change)}"
+        return function in self._entered(tuple(names))
+
+    @cache  # noqa: B019 - one for each command
+    def _entered(self, names: Sequence[str]) -> set[str]:
+        return {f for test in self._tests if test.is_of(names) for f in test.functions}
+
     @cached_property
     def _of_file(self) -> dict[str, list[Test]]:
         files: dict[str, list[Test]] = {}
@@ -142,7 +158,8 @@ class Covering:
             files.setdefault(test.file, []).append(test)
         return files
 
-    def _covering(self, change: Change) -> list[Test]:
+    def covering(self, change: Change) -> list[Test]:
+        """All tests that were recorded entering what a change is in, or what uses it."""
         if change.path.endswith(".lua"):
             return [t for t in self._tests if any(f.startswith("operation ") for f in t.functions)]
         scope = enclosing(change)
@@ -167,10 +184,9 @@ def _spread(tests: Sequence[Test]) -> list[Test]:
 
 def enclosing(change: Change) -> str:
     """The qualified name of the innermost function around a change, or nothing."""
-    source = (ROOT / change.path).read_bytes()
     names: list[str] = []
     innermost = ""
-    node: ast.AST = ast.parse(source)
+    node: ast.AST = _parsed(change.path)
     while True:
         inner = next((n for n in _scopes(node) if _around(n, change.line)), None)
         if inner is None:
@@ -180,6 +196,12 @@ def enclosing(change: Change) -> str:
         if not isinstance(inner, ast.ClassDef):
             names.append("<locals>")
         node = inner
+
+
+@cache
+def _parsed(path: str) -> ast.Module:
+    """The source of a file, before a change of it: where scopes are, a change leaves as it is."""
+    return ast.parse((ROOT / path).read_bytes())
 
 
 _Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -205,7 +227,7 @@ def using(change: Change) -> set[str]:
     """
     users, made_of = _uses()
     names: set[str] = set()
-    for statement, owner in _outside(ast.parse((ROOT / change.path).read_bytes()), change.path):
+    for statement, owner in _outside(_parsed(change.path), change.path):
         if statement.lineno <= change.line <= (statement.end_lineno or 0):
             names = _names([statement], change.path, ast.Store)
             if owner and not 0 < sum(len(users[name]) for name in names) < _MANY:
