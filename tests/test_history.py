@@ -18,34 +18,6 @@ def history() -> History:
     return found
 
 
-def test_nothing_is_found_where_all_is_well() -> None:
-    well = history()
-    assert well.violations() == []
-    # What nobody answered for may have happened, or not.
-    well.end(["remains", "unknown"])
-    well.rejects.append(Delete("remains", 10.0))
-    # A lapsed and a released message may have another holder.
-    well.holds.append(Hold("remains", "lapsed", 10.0, 10.1, 60))
-    well.holds.append(Hold("remains", "later", 71.0, 71.1, 60, given_up=72.0))
-    well.holds.append(Hold("remains", "after-release", 72.1, 72.2, 60))
-    assert well.violations() == []
-
-
-@pytest.mark.parametrize("counts", [Counts(1, 1, "max_failures"), Counts(2, 0, "max_claims")])
-def test_a_message_that_reached_a_limit_is_a_dead_letter(counts: Counts) -> None:
-    well = limited(Limits(claims=2, failures=1))
-    well.failures.append(Failure("remains", 5, 11.0))
-    well.end_with_counts([], [("remains", counts)])
-    assert well.violations() == []
-
-
-def test_a_lapse_and_a_claim_without_an_answer_explain_counts() -> None:
-    well = limited(Limits())
-    well.unanswered.append(80.0)
-    well.end_with_counts([("remains", Counts(3, 3))])
-    assert well.violations() == []
-
-
 def limited(limits: Limits) -> History:
     """A history in which one message was handed out, and perhaps once more by a lost claim."""
     found = history()
@@ -53,14 +25,6 @@ def limited(limits: Limits) -> History:
     found.unanswered.append(9.0)
     found.holds.append(Hold("remains", "first", 10.0, 10.1, 60))
     return found
-
-
-def test_a_failure_that_nobody_answered_for_may_not_have_happened() -> None:
-    well = history()
-    well.failures.append(Failure("remains", 5, 10.0))
-    well.holds.append(Hold("remains", "next", 11.0, 11.1, 60))
-    well.end_with_counts([("remains", Counts(1, 0))])
-    assert well.violations() == []
 
 
 def held(found: History, *spans: tuple[float, float]) -> History:

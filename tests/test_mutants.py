@@ -2,9 +2,6 @@
 
 import ast
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 from tests.mutants.changes import find
@@ -28,23 +25,6 @@ if found >= 10 and redis.call('ZCARD', key2) == 0 then
     redis.call('DEL', KEYS[1])
     redis.call('SET', name,
 end
-"""
-
-WORK = """
-from pathlib import Path
-from tests.mutants.changes import find
-from tests.mutants.running import Warm
-
-source = Path("one.py").absolute()
-
-def work(session):
-    before = source.read_bytes()
-    for change in find(source.name, before):
-        source.write_bytes(change.planted(before))
-        names = ["test_one.py::test_a", "test_one.py::test_b"]
-        print("told", change.old, session.failing(names, change, 60), flush=True)
-
-Warm(source.parent, source.parent / "log", work).run(["test_one.py"])
 """
 
 
@@ -79,30 +59,6 @@ def test_of_lua_it_changes_no_comment_and_no_text() -> None:
         (4, "1", "2"),
     ]
     assert b"    \n" in changes[5].planted(LUA)
-
-
-def test_a_run_names_the_test_that_fails_in_a_fork_and_apart(tmp_path: Path) -> None:
-    (tmp_path / "one.py").write_text("LIMIT = 2\n\ndef small(n):\n    return n < LIMIT\n")
-    (tmp_path / "conftest.py").write_text(
-        "import gc\ndef pytest_collection_finish(): gc.freeze()\n"
-    )
-    (tmp_path / "test_one.py").write_text(
-        "from one import small\ndef test_a(): assert small(1)\ndef test_b(): assert not small(2)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", WORK],
-        cwd=tmp_path,
-        env={
-            **os.environ,
-            "PYTHONPATH": f"{tmp_path}:{ROOT}",
-            "PYTHONDONTWRITEBYTECODE": "1",
-        },
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    told = [line for line in done.stdout.splitlines() if line.startswith("told")]
-    assert told == ["told 2 test_one.py::test_b", "told < test_one.py::test_b"]
 
 
 def test_tests_that_might_go_are_told_apart_from_those_that_stay(tmp_path: Path) -> None:

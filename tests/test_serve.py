@@ -154,18 +154,6 @@ def test_logs_json_lines_without_bodies_or_tokens() -> None:
     assert any("listening on" in line["message"] for line in lines)
 
 
-def test_what_was_refused_is_found_by_its_request_id_at_debug_level() -> None:
-    with ServerProcess("memory://", "--log-level", "debug") as server:
-        missing = httpx.get(f"{server.url}/v2/queues/q/messages/none", headers=HEADERS)
-        assert missing.status_code == 404
-        assert httpx.put(f"{server.url}/v2/queues/q", headers=HEADERS).status_code == 201
-        server.terminate()
-        lines = [json.loads(line) for line in server.log().splitlines()]
-    (refused,) = [line for line in lines if line["message"] == "request"]
-    assert refused["request_id"] == missing.headers["x-openstack-request-id"]
-    assert refused["status"] == 404
-
-
 @pytest.fixture(scope="module")
 def bounded() -> Iterator[ServerProcess]:
     """A server with small bounds for connections."""

@@ -1,8 +1,6 @@
 """The servers that the tests start: found, shared, killed and left alone as they should be."""
 
 import queue
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -51,22 +49,6 @@ def test_processes_share_a_server_that_ends_with_the_last_of_them(tmp_path: Path
     assert not ours.processes[0].alive()
     with services.shared("redis", services.start_redis, tmp_path) as anew:
         assert anew.port != ours.port
-
-
-def test_no_port_is_given_to_two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.services.process._PORTS", range(20_000, 20_100))
-    code = "from tests.services import process; process._PORTS = range(20_000, 20_100);"
-    code += "print(*process.free_ports(40), flush=True); input()"
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as other:
-        assert other.stdin is not None
-        assert other.stdout is not None
-        theirs = set(map(int, other.stdout.readline().split()))
-        ours = services.free_ports(40)  # a free port is easily found twice: nobody listens on any
-        other.stdin.write("end\n")
-    assert len(theirs) == 40
-    assert not theirs & set(ours)
 
 
 def test_a_missing_program_skips_and_fails_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:

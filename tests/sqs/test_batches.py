@@ -13,25 +13,6 @@ from zaqar_lite.storage.sql.messages import SqlMessageStore
 pytestmark = pytest.mark.anyio
 
 
-async def test_ten_messages_are_sent_hidden_and_deleted(sqs: Sqs) -> None:
-    sent = await sqs.call("SendMessageBatch", Entries=entries(10))
-    assert sent.keys() == {"Successful"}
-    messages = await sqs.receive()
-    by_id = {one["MessageId"]: one["MD5OfMessageBody"] for one in sent["Successful"]}
-    assert {one["MessageId"]: one["MD5OfBody"] for one in messages} == by_id
-    held = [
-        {"Id": one["Body"], "ReceiptHandle": one["ReceiptHandle"], "VisibilityTimeout": 100}
-        for one in messages
-    ]
-    done = {"Successful": [{"Id": str(number)} for number in range(10)]}
-    assert await sqs.call("ChangeMessageVisibilityBatch", Entries=held) == done
-    sqs.api.advance(99)
-    assert await sqs.receive() == []
-    assert await sqs.call("DeleteMessageBatch", Entries=held) == done
-    sqs.api.advance(2)
-    assert await sqs.receive() == []
-
-
 async def test_each_entry_has_an_outcome(sqs: Sqs) -> None:
     sent = [
         {"Id": "good", "MessageBody": "x"},
@@ -72,17 +53,6 @@ async def test_each_entry_has_an_outcome(sqs: Sqs) -> None:
     answer = await sqs.call("DeleteMessageBatch", Entries=held[:2])
     assert [one["Id"] for one in answer["Successful"]] == ["good"]
     assert [one["Code"] for one in answer["Failed"]] == ["ReceiptHandleIsInvalid"]
-
-
-@pytest.mark.parametrize("operation", ["SendMessage", "DeleteMessage", "ChangeMessageVisibility"])
-async def test_only_an_operation_on_batches_takes_a_batch(sqs: Sqs, operation: str) -> None:
-    await sqs.call("SendMessage", MessageBody="x")
-    (message,) = await sqs.receive(VisibilityTimeout=2)
-    one = {"MessageBody": "y", "ReceiptHandle": message["ReceiptHandle"], "VisibilityTimeout": 9}
-    assert await sqs.error(f"{operation}Batch", **one) == "EmptyBatchRequest"
-    assert await sqs.error(operation, Entries=[{"Id": "a", **one}]) == "MissingParameter"
-    sqs.api.advance(3)
-    assert [message["Body"] for message in await sqs.receive()] == ["x"]
 
 
 async def test_a_batch_may_be_as_large_as_a_post(sqs: Sqs) -> None:
@@ -161,16 +131,3 @@ async def test_a_batch_tells_which_messages_the_store_did_not_delete(
         assert len((await sqs.call("DeleteMessageBatch", Entries=both))["Successful"]) == 2
         sqs.api.advance(61)
         assert await sqs.receive() == []
-
-
-async def test_handles_of_several_receives_are_settled_at_once(sqs: Sqs) -> None:
-    await sqs.call("SendMessageBatch", Entries=entries(4))
-    messages = [one for _ in range(4) for one in await sqs.receive(MaxNumberOfMessages=1)]
-    held = [
-        {"Id": f"{number}-{again}", "ReceiptHandle": one["ReceiptHandle"]}
-        for number, one in enumerate(messages)
-        for again in range(2)
-    ]
-    assert len((await sqs.call("DeleteMessageBatch", Entries=held))["Successful"]) == 8
-    sqs.api.advance(31)
-    assert await sqs.receive() == []

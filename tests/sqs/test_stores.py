@@ -1,44 +1,20 @@
-"""On every store: what is promised under races, restarts and several servers."""
+"""What is promised under races, restarts and several servers."""
 
 import asyncio
-import os
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.api.conftest import MakeApi
-from tests.contract.conftest import case, store_uri  # noqa: F401 - fixtures
-from tests.contract.stores import DriverCase
+from tests.services import RedisServer
 from tests.sqs.conftest import ACCOUNT, HOST, Sqs
 
 pytestmark = pytest.mark.anyio
-LOCAL = ("memory", "embedded")
+SETTINGS: dict[str, Any] = {"sqs": True, "allowed_hosts": HOST}
 
 
-@pytest.fixture
-def settings(
-    case: DriverCase,  # noqa: F811
-    store_uri: str,  # noqa: F811
-    tmp_path: Path,
-) -> dict[str, Any]:
-    if case.name not in LOCAL and "ZAQAR_TEST_ALL" not in os.environ:
-        pytest.skip("needs a server: tests/run --all")
-    options = dict(case.make_extra(tmp_path))
-    return {"store": store_uri, "store_options": options, "sqs": True, "allowed_hosts": HOST}
-
-
-@pytest.fixture
-async def on_store(make_api: MakeApi, settings: dict[str, Any]) -> AsyncIterator[Sqs]:
-    async with make_api(**settings) as api:
-        made = Sqs(api)
-        await made.create()
-        yield made
-
-
-async def test_a_lease_ends_is_extended_and_given_back(on_store: Sqs) -> None:
-    sqs = on_store
+async def test_a_lease_ends_is_extended_and_given_back(sqs: Sqs) -> None:
     await sqs.call("SendMessage", MessageBody="x")
     (first,) = await sqs.receive(VisibilityTimeout=1)
     await sqs.call(
@@ -64,8 +40,7 @@ async def test_a_lease_ends_is_extended_and_given_back(on_store: Sqs) -> None:
     assert await sqs.error("ChangeMessageVisibility", **gone) == "InvalidParameterValue"
 
 
-async def test_delays_are_honoured_and_waited_for(on_store: Sqs) -> None:
-    sqs = on_store
+async def test_delays_are_honoured_and_waited_for(sqs: Sqs) -> None:
     await sqs.call("SendMessage", MessageBody="late", DelaySeconds=900)
     await sqs.call("SendMessage", MessageBody="now")
     (now,) = await sqs.receive()
@@ -78,8 +53,7 @@ async def test_delays_are_honoured_and_waited_for(on_store: Sqs) -> None:
     assert [one["Body"] for one in await waiting] == ["late"]
 
 
-async def test_one_of_racing_creators_makes_a_queue_and_no_tag_is_lost(on_store: Sqs) -> None:
-    sqs = on_store
+async def test_one_of_racing_creators_makes_a_queue_and_no_tag_is_lost(sqs: Sqs) -> None:
     made = await asyncio.gather(*(sqs.create("raced") for _ in range(8)))
     assert set(made) == {f"http://{HOST}/{ACCOUNT}/raced"}
     tags = [{str(number): "x"} for number in range(8)]
@@ -87,13 +61,8 @@ async def test_one_of_racing_creators_makes_a_queue_and_no_tag_is_lost(on_store:
     assert len((await sqs.call("ListQueueTags"))["Tags"]) == 8
 
 
-async def test_a_handle_outlives_its_server(
-    make_api: MakeApi,
-    settings: dict[str, Any],
-    case: DriverCase,  # noqa: F811
-) -> None:
-    if case.name == "memory":
-        pytest.skip("nothing outlives it")
+async def test_a_handle_outlives_its_server(make_api: MakeApi, tmp_path: Path) -> None:
+    settings = {**SETTINGS, "store": f"embedded:{tmp_path}/data"}
     async with make_api(**settings) as api:
         sqs = Sqs(api)
         await sqs.create()
@@ -109,13 +78,9 @@ async def test_a_handle_outlives_its_server(
 
 
 async def test_servers_of_one_store_know_each_others_queues_and_handles(
-    make_api: MakeApi,
-    settings: dict[str, Any],
-    case: DriverCase,  # noqa: F811
+    make_api: MakeApi, redis_server: RedisServer
 ) -> None:
-    if case.name in LOCAL or case.name == "opendata-slatedb":
-        pytest.skip("it has one server")
-
+    settings = {**SETTINGS, "store": redis_server.url}
     async with make_api(**settings) as one, make_api(**settings) as two:
         first, second = Sqs(one), Sqs(two)
         second.url = first.url

@@ -47,10 +47,8 @@ def server(tmp_path: Path) -> Iterator[MovableServer]:
 class Watched:
     """A page that notes each request that left for elsewhere, and each complaint."""
 
-    def __init__(self, browser: Browser, server: MovableServer, *, script: bool = True) -> None:
-        self.context = browser.new_context(
-            base_url=server.url, java_script_enabled=script, viewport=WINDOW
-        )
+    def __init__(self, browser: Browser, server: MovableServer) -> None:
+        self.context = browser.new_context(base_url=server.url, viewport=WINDOW)
         self.page = self.context.new_page()
         self.page.set_default_timeout(20_000)
         self.elsewhere: list[str] = []
@@ -226,61 +224,3 @@ def test_every_screen_is_usable_and_runs_no_hostile_script(
             assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
         # What the browser complains of is the page that is not there, and nothing of the policy.
         assert [one for one in watched.complaints if "404" not in one] == []
-
-
-def test_each_act_works_without_script(chromium: Browser, server: MovableServer) -> None:
-    with Client(server.url) as client, Watched(chromium, server, script=False) as watched:
-        page = watched.page
-        page.goto("/ui/p/default/")
-        page.get_by_label("Name", exact=True).fill("orders")
-        page.get_by_role("button", name="Create").click()
-        page.get_by_text("as JSON").click()
-        page.get_by_label("Keys that begin").fill('{"_default_message_delay": 600}')
-        page.get_by_role("button", name="Save JSON").click()
-        page.get_by_label("Most claims").fill("9")
-        page.get_by_label("Show in metrics").check()
-        page.get_by_role("button", name="Save settings").click()
-        expect(page.get_by_label("Most claims")).to_have_value("9")
-        expect(page.get_by_label("Show in metrics")).to_be_checked()
-        expect(page.get_by_label("Messages wait for")).to_have_value("600")
-        for body in ("1", "2", "3"):
-            page.get_by_label("Body (JSON)").fill(body)
-            page.get_by_role("button", name="Post").click()
-        expect(page.locator("dl.counts")).to_contain_text("Delayed3")
-        page.locator("a.id").first.click()
-        page.get_by_label("Body (JSON)").fill('{"edited": true}')
-        page.get_by_role("button", name="Save").click()
-        expect(page.locator("pre").first).to_contain_text('"edited": true')
-        page.get_by_role("button", name="Cancel it").click()
-        page.get_by_role("link", name="Jobs").click()
-        page.get_by_label("Type orders to confirm").fill("orders")
-        page.get_by_role("button", name="Act on all 2").click()
-        expect(page.get_by_role("heading", name="Fire")).to_be_visible()
-        held = client.create_claim("orders")
-        assert held is not None
-        assert len(held.messages) == 2
-        page.goto("/ui/p/default/q/orders/claims")
-        page.get_by_role("button", name="Release claim").click()
-        expect(page.get_by_text("Nobody holds any")).to_be_visible()
-        page.goto("/ui/p/default/q/orders/")
-        page.get_by_label("Type orders to confirm").fill("wrong")
-        page.get_by_role("button", name="Delete all 2 messages").click()
-        expect(page.get_by_role("alert")).to_contain_text("Type the queue's name")
-        page.go_back()
-        page.get_by_label("Type orders to confirm").fill("orders")
-        page.get_by_role("button", name="Delete all 2 messages").click()
-        assert client.stats("orders").total == 0
-        page.get_by_label("Type orders to confirm").fill("orders")
-        page.get_by_role("button", name="Delete the queue").click()
-        assert not client.queue_exists("orders")
-
-        page.goto("/ui/p/default/schedules")
-        for label, text in (("Name", "nightly"), ("Queue", "reports"), ("Cron", "30 2 * * *")):
-            page.get_by_label(label).first.fill(text)
-        page.get_by_role("button", name="Create").click()
-        page.get_by_role("button", name="Fire nightly now").click()
-        assert client.stats("reports").total == 1
-        page.get_by_role("button", name="Pause nightly").click()
-        page.get_by_role("button", name="Resume nightly").click()
-        page.get_by_role("button", name="End nightly").click()
-        expect(page.get_by_text("There are no schedules.")).to_be_visible()

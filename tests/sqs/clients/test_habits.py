@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.sqs.clients.conftest import IS_LONG, Told, python_program, run_node, run_steps
+from tests.sqs.clients.conftest import IS_LONG, Told, run_node
 
 pytestmark = pytest.mark.skipif(not IS_LONG, reason="half a minute: tests/run --all")
 
@@ -27,11 +27,3 @@ def test_a_handler_that_fails_gets_its_message_again_at_once(told: Told) -> None
 def test_a_message_of_a_handler_that_hangs_goes_to_another(told: Told) -> None:
     assert told["hung"]["handled"] == [2]
     assert told["hung"]["seconds"] >= 1
-
-
-def test_shoryuken_works_with_a_visibility_of_a_second(sqs_url: str, prefix: str) -> None:
-    told = run_steps(python_program("shoryuken.py", prefix), sqs_url)
-    seconds = told["lapsed"].pop("seconds")
-    assert told["lapsed"] == {"class": "Worker", "count": "2", "another_handle": True}
-    assert 0.5 < seconds < 4
-    assert told["extended"] == {"stolen": 0, "left": 0}

@@ -29,7 +29,7 @@ app.conf.update(
 def note(task: str) -> None:
     """Add a line to the file, in one write, so that lines of several processes don't mix."""
     with open(os.environ["SQS_DONE"], "ab", buffering=0) as done:  # noqa: PTH123
-        done.write(f"{task} {time.time()}\n".encode())
+        done.write(f"{task}\n".encode())
 
 
 @app.task(name="work")  # type: ignore[untyped-decorator,unused-ignore]
@@ -48,17 +48,12 @@ def flaky(self: Any, number: str, failures: int) -> None:
 
 
 def main() -> None:
-    """Send tasks: `many COUNT`, or `later NUMBER [countdown=S] [DelaySeconds=S]`."""
-    kind, argument, *options = sys.argv[1:]
-    if kind == "many":
-        for number in range(int(argument)):
-            if number % 10 == 0:
-                flaky.delay(str(number), 1 + number % 3)
-            else:
-                work.delay(str(number))
-    else:
-        named = {name: int(value) for name, _, value in (one.partition("=") for one in options)}
-        work.apply_async((argument,), **named)
+    """Send as many tasks as the command line says."""
+    for number in range(int(sys.argv[1])):
+        if number % 10 == 0:
+            flaky.delay(str(number), 1 + number % 3)
+        else:
+            work.delay(str(number))
 
 
 if __name__ == "__main__":
