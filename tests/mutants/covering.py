@@ -144,8 +144,10 @@ class Covering:
 
     def is_entered(self, change: Change, names: Sequence[str]) -> bool:
         """Whether one of some tests enters the function that a change is in."""
-        function = f"{change.path} {enclosing(change)}"
-        return function in self._entered(tuple(names))
+        entered = self._entered(tuple(names))
+        if change.path.endswith(".lua"):
+            return any(function.startswith("operation ") for function in entered)
+        return f"{change.path} {enclosing(change)}" in entered
 
     @cache  # noqa: B019 - one for each command
     def _entered(self, names: Sequence[str]) -> set[str]:
