@@ -34,7 +34,6 @@ class Explained:
     stages: frozenset[str]
     returned: int
     keys: int
-    documents: int
 
 
 class Commands(CommandListener):
@@ -121,7 +120,6 @@ def explain(database: Database[Document], command: Mapping[str, Any]) -> Explain
         stages,
         max((entry.get("nReturned", 0) for entry in statistics), default=0),
         max((entry.get("totalKeysExamined", 0) for entry in statistics), default=0),
-        max((entry.get("totalDocsExamined", 0) for entry in statistics), default=0),
     )
 
 

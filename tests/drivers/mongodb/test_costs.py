@@ -1,7 +1,6 @@
 """What operations cost in commands and plans, whatever else is in the queue."""
 
 import asyncio
-import re
 from contextlib import nullcontext
 
 import pytest
@@ -10,10 +9,6 @@ from tests.contract.stores import Stores
 from tests.contract.subject import (
     MINUTE,
     QueueUnderTest,
-    ack,
-    bury,
-    fail,
-    give_back,
     ids,
     new,
     texts,
@@ -33,13 +28,9 @@ from tests.drivers.mongodb.inspection import database_of
 from tests.drivers.mongodb.plays import SCENARIOS, perform
 from tests.services import MongoServer
 from zaqar_lite.domain.errors import LimitReached
-from zaqar_lite.domain.models import Claimed, DelayMode, QueueRef, RetryPolicy
-from zaqar_lite.domain.settlements import Outcome
-from zaqar_lite.service.metrics import queue_depths as census
-from zaqar_lite.service.metrics.shared_counters import SharedCounters
+from zaqar_lite.domain.models import Claimed, DelayMode, QueueRef
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.mongodb import claiming, posting, readiness
-from zaqar_lite.storage.mongodb.indexes import MESSAGES
 
 pytestmark = pytest.mark.anyio
 
@@ -93,28 +84,6 @@ async def test_what_each_operation_takes(
     }
 
 
-async def test_a_count_of_all_queues_takes_five_commands_each_and_a_scrape_none(
-    stores: Stores, commands: Commands, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(census, "_SHARE", 0)  # it need not rest here
-    monkeypatch.setattr(census, "_FRESH", 3_600)
-    for number in range(30):
-        queue = QueueUnderTest(stores, QueueRef("project", f"q-{number}"))
-        await queue.post(*map(str, range(number % 3 + 1)))
-    counting = census.QueueDepths(stores.messages, stores.management, SharedCounters(None))
-    commands.clear()
-    for _ in range(1_500):
-        found = await counting.latest()
-        if "totals" in found:
-            break
-        await asyncio.sleep(0.02)
-    assert found["totals"] == [60, 0, 0]
-    assert len(commands.take()) <= 5 * 30 + 5
-    await counting.latest()
-    assert commands.take() == []
-    await counting.stop()
-
-
 @pytest.mark.parametrize("keyed", [False, True])
 async def test_sixteen_posters_share_their_transactions(
     queue: QueueUnderTest, commands: Commands, keyed: bool
@@ -130,15 +99,6 @@ async def test_sixteen_posters_share_their_transactions(
     await asyncio.gather(*map(poster, range(16)))
     assert len(commands.take()) <= 64 * 1.2
     assert len(await queue.bodies()) == 65
-
-
-async def test_a_post_to_a_queue_with_a_record_takes_three_from_the_first(
-    stores: Stores, queue: QueueUnderTest, commands: Commands
-) -> None:
-    record, _ = await stores.management.create_queue(queue.ref, {}, max_queues=10)
-    commands.clear()
-    await queue.post("first", version=record.version)
-    assert len(commands.take()) == 3
 
 
 async def test_a_full_queue_is_known_to_be_full_without_counting(
@@ -186,25 +146,6 @@ async def test_twelve_claimers_of_four_take_few_commands_each(
     assert [one.failure_count for one in await queue.get(*message_ids)] == [int(lapsed)] * 200
 
 
-async def exhausted(queue: QueueUnderTest, count: int) -> None:
-    """Post messages and use up their one claim."""
-    await queue.post(*map(str, range(count)))
-    await queue.release((await queue.claim(count)).claim_id or "")
-
-
-@pytest.mark.parametrize("limit", [1, 10, 20])
-async def test_forty_dead_letters_cost_a_claim_twenty_commands_at_most(
-    queue: QueueUnderTest, other: QueueUnderTest, commands: Commands, limit: int
-) -> None:
-    await exhausted(queue, 40)
-    await queue.post("ready")
-    commands.clear()
-    claimed = await queue.claim(limit, dead_letter=other.as_dead_letter_queue(1))
-    assert len(commands.take()) <= 20
-    assert (claimed.moved, texts(claimed.messages), claimed.more) == (40, ["ready"], False)
-    assert await other.bodies() == [str(number) for number in range(40)]
-
-
 async def test_a_claim_behind_many_dead_or_expired_messages_makes_progress(
     queue: QueueUnderTest,
     other: QueueUnderTest,
@@ -230,25 +171,6 @@ async def test_a_claim_behind_many_dead_or_expired_messages_makes_progress(
     assert 2 <= len(answers) <= 12
 
 
-async def test_settling_twenty_takes_a_command_for_each_kind_of_change(
-    queue: QueueUnderTest, other: QueueUnderTest, commands: Commands
-) -> None:
-    """And a read; letters need positions and a commit besides."""
-    await other.post("first")
-    message_ids = await queue.post(*map(str, range(20)))
-    claim_id = await queue.claim_id(20)
-    acts = [ack, fail, give_back, bury]
-    settlements = [acts[n % 4](each) for n, each in enumerate(message_ids)]
-    commands.clear()
-    settled = await queue.stores.messages.settle(
-        queue.ref, claim_id, settlements, retries=RetryPolicy(other.as_dead_letter_queue())
-    )
-    assert [name_of(command) for command in commands.take()] == [
-        *("aggregate", "findAndModify", "update", "delete", "commitTransaction")
-    ]
-    assert (list(settled.outcomes), settled.moved) == ([Outcome.DONE] * 20, 5)
-
-
 async def test_a_look_at_a_hundred_watched_queues_takes_two_commands(
     stores: Stores, queue: QueueUnderTest, commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,52 +184,6 @@ async def test_a_look_at_a_hundred_watched_queues_takes_two_commands(
     commands.clear()
     await news.look_again()
     assert [name_of(command) for command in commands.take()] == ["aggregate"] * 2
-
-
-async def test_who_asks_for_no_attempts_reads_none(
-    queue: QueueUnderTest, commands: Commands, mongodb: MongoServer, database_name: str
-) -> None:
-    """Every read of a page, a message, a claim and the counts leaves them in the server."""
-    (message_id,) = await queue.post("a")
-    claim_id = await queue.claim_id()
-    await queue.settle(claim_id, fail(message_id, detail="x" * 2_000))
-    commands.clear()
-    await queue.page()
-    await queue.get(message_id)
-    await queue.stats()
-    claim_id = await queue.claim_id()
-    await queue.get_claim(claim_id)
-    await queue.delete(message_id, claims=[claim_id])
-    reads = [command for command in commands.take() if name_of(command) in ("find", "aggregate")]
-    await queue.post("b")
-    await queue.settle(await queue.claim_id(), fail((await queue.listed())[0].id))
-    with database_of(mongodb.url, database_name) as database:
-        for read in reads:
-            answer = database.command({k: v for k, v in read.items() if k != "lsid"})
-            assert all("a" not in document for document in answer["cursor"]["firstBatch"]), read
-
-
-async def test_counts_take_four_commands_and_are_read_from_an_index_alone(
-    queue: QueueUnderTest, commands: Commands, mongodb: MongoServer, database_name: str
-) -> None:
-    """Whatever a stage of the counting names is in the index that serves it."""
-    await hold(queue, 30)
-    await queue.post(*map(str, range(30)), delay=MINUTE)
-    commands.clear()
-    await queue.stats()
-    sent = commands.take()
-    assert sorted(map(name_of, sent)) == ["aggregate", "aggregate", "find", "find"]
-    (counting,) = [c for c in sent if name_of(c) == "aggregate" and "$group" in c["pipeline"][-1]]
-    (index,) = [i.document for i in MESSAGES if i.document["name"] == counting["hint"]]
-    match, group = counting["pipeline"]
-    named = set(match["$match"]) | set(re.findall(r"'\$(\w+)'(?!:)", repr(group)))
-    assert named <= set(index["key"])
-    with database_of(mongodb.url, database_name) as database:
-        (query,) = queries(counting)
-        plan = explain(database, query)
-        assert "IXSCAN" in plan.stages
-        if mongodb.real:
-            assert plan.documents == 0, plan
 
 
 async def exercise(stores: Stores, queue: QueueUnderTest, other: QueueUnderTest) -> None:

@@ -1,6 +1,5 @@
 """What operations cost, in requests that a proxy in front of Swift has seen."""
 
-import asyncio
 from urllib.parse import parse_qs
 
 import pytest
@@ -17,8 +16,6 @@ from tests.drivers.swift.faulty_proxy import FaultyProxy
 from tests.drivers.swift.together import OpenSwift
 from zaqar_lite.domain.errors import QueueChanged
 from zaqar_lite.domain.models import DelayMode, QueueRecord
-from zaqar_lite.service.metrics import queue_depths as census
-from zaqar_lite.service.metrics.shared_counters import SharedCounters
 from zaqar_lite.storage.swift import claiming, objects, sweeping
 
 pytestmark = pytest.mark.anyio
@@ -64,29 +61,6 @@ async def test_what_each_operation_takes(queue: QueueUnderTest, proxy: FaultyPro
         "claim of ten that lapsed": "1 LIST, 10 POST, 11 PUT, 20 GET",
         "purge": "1 LIST, 1 POST",
     }
-
-
-async def test_the_tail_is_written_ahead(queue: QueueUnderTest, proxy: FaultyProxy) -> None:
-    """A post of the next minute writes it again, beside the messages."""
-    await warm(queue, proxy)
-    await queue.post("a")
-    queue.advance(2 * MINUTE)
-    proxy.kinds()
-    await queue.post("a", "b")
-    assert proxy.kinds() == {"PUT object": 2, "POST object": 1}
-    await queue.post("c")
-    assert proxy.kinds() == {"PUT object": 1}
-
-
-async def test_a_purge_writes_the_tail_alone(queue: QueueUnderTest, proxy: FaultyProxy) -> None:
-    """The sweep removes the messages, without looking at each; the claim goes in its time."""
-    await queue.post(*map(str, range(6)))
-    await queue.claim(2)
-    proxy.kinds()
-    await queue.purge()
-    assert proxy.kinds() == {"LIST": 1, "POST object": 1}
-    assert (await queue.stores.messages.sweep(1_000)).deleted == 6
-    assert proxy.kinds() == {"GET account": 1, "LIST": 1, "DELETE object": 6}
 
 
 @pytest.mark.parametrize(("each", "pages"), [(3, 2), (13, 5)])
@@ -181,14 +155,6 @@ def limits(proxy: FaultyProxy) -> list[int]:
     return [int(query["limit"][0]) for query in found if "limit" in query]
 
 
-async def test_pages_grow_by_four(queue: QueueUnderTest, proxy: FaultyProxy) -> None:
-    await queue.post(*map(str, range(90)), delay=30 * MINUTE)
-    await queue.post("ready")
-    limits(proxy)
-    assert texts((await queue.claim(1, mode=DelayMode.HONOUR)).messages) == ["ready"]
-    assert limits(proxy) == [21, 84]
-
-
 async def test_a_claim_goes_on_where_the_last_one_ended(
     queue: QueueUnderTest, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,22 +205,6 @@ async def test_a_claim_that_goes_on_hands_out_nothing_that_another_process_purge
     assert not (await queue.claim(1, mode=DelayMode.HONOUR)).messages
 
 
-async def test_exposing_goes_on_where_it_stopped(queue: QueueUnderTest, proxy: FaultyProxy) -> None:
-    """Each step reads what it makes ready and no more; the last looks at the whole once again."""
-    await queue.post(*map(str, range(30)), delay=30 * MINUTE)
-    proxy.kinds()
-    assert await queue.release_delayed(10) == 10
-    assert proxy.kinds() == {"LIST": 1, "HEAD object": 10, "POST object": 10}
-    assert await queue.release_delayed(10) == 10
-    assert proxy.kinds() == {"LIST": 1, "HEAD object": 10, "POST object": 10}
-    await queue.edit((await queue.page()).messages[25].id, delay=45 * MINUTE)
-    proxy.kinds()
-    assert await queue.release_delayed(20) == 10
-    assert proxy.kinds() == {"LIST": 2, "HEAD object": 10, "POST object": 10}
-    assert await queue.release_delayed(20) == 0
-    assert await queue.counts() == (30, 0, 0)
-
-
 async def test_idle_queues_are_looked_at_once_a_minute(
     queue: QueueUnderTest, proxy: FaultyProxy
 ) -> None:
@@ -279,42 +229,3 @@ async def test_a_sweep_ends_all_lapses_of_a_page_a_few_under_each_lock(
     queue.advance(2 * MINUTE)
     assert (await queue.stores.messages.sweep(100)).lapsed == 5
     assert [message.failure_count for message in await queue.get(*message_ids)] == [1] * 5
-
-
-async def test_counting_all_queues_is_a_listing_each(
-    open_swift: OpenSwift, proxy: FaultyProxy, locks: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And its first and last message; the first pass also reads each tail and record."""
-    monkeypatch.setattr(census, "_SHARE", 0)  # it need not rest here
-    monkeypatch.setattr(census, "_FRESH", 0)
-    stores = await open_swift(proxy.url, coordination_url=locks)
-    queues = [a_queue(stores, f"queue-{number}") for number in range(18)]
-
-    async def fill(queue: QueueUnderTest) -> None:
-        await stores.management.create_queue(queue.ref, {}, max_queues=len(queues))
-        await queue.post("a", "b")
-
-    await asyncio.gather(*map(fill, queues))
-    letters = queues[0]
-    await queues[1].claim(1)
-    await queues[1].release((await queues[1].claim(1)).claim_id or "")
-    assert (await queues[1].claim(1, dead_letter=letters.as_dead_letter_queue(1))).moved == 1
-    await letters.delete(*ids((await letters.page()).messages)[:2])
-    board = SharedCounters(None)
-    counting = census.QueueDepths(stores.messages, stores.management, board)
-    for first in (True, False):
-        proxy.kinds()
-        before = board.read().get("at", 0)
-        while board.read().get("at", 0) == before:
-            await counting.latest()
-            await asyncio.sleep(0.01)
-        kinds = proxy.kinds()
-        found = board.read()
-        assert found["totals"] == [2 * 16 + 1, 0, 1]
-        assert [(one[1], one[-1]) for one in found["shown"] if one[-1]] == [("queue-0", True)]
-        others = {kind: count for kind, count in kinds.items() if kind != "GET account"}
-        ends = 2 * 16 + 1 + 1
-        assert others == {"LIST": 18 + 1, "GET object": ends} | (
-            {"HEAD object": 18, "GET object": 18 + ends} if first else {}
-        )
-    await counting.stop()
