@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.faulty_server import FaultyServer
-from tests.keystone import Keystone, User, account_at, cloud_in
+from tests.keystone import Keystone, User
 from tests.test_tls import make_certificate
 from zaqar_lite.client import (
     AsyncClient,
@@ -170,19 +170,6 @@ def test_a_wrong_password_and_a_catalogue_without_the_service_are_said_so(
         auth = KeystoneAuth(password(identity)._session, region=region)
         with Client(auth=auth) as client, pytest.raises(ZaqarError, match="no messaging service"):
             client.post("q", 1)
-
-
-@pytest.mark.filterwarnings("ignore:Support for InfluxDB")  # openstacksdk's own
-def test_clouds_yaml_is_read(
-    identity: Keystone, queues: FaultyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("openstack")
-    auth = account_at(f"{identity.url}/v3", "secret", "ada", "demo")
-    auth |= {"user_domain_name": "Default", "project_domain_name": "Default"}
-    monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", cloud_in(tmp_path, auth))
-    with Client(auth=KeystoneAuth.cloud("ours")) as client:
-        client.post("q", 1)
-    assert queues.stored == [1]
 
 
 def test_without_keystoneauth1_the_error_names_what_to_install(

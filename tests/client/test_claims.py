@@ -19,7 +19,6 @@ from tests.waiting import until
 from zaqar_lite.client import AsyncClient, Claim, ClaimLost, Client, Unreachable
 from zaqar_lite.client.calls import Request, Response
 from zaqar_lite.client.claims import BaseClaim
-from zaqar_lite.client.steps import Sleep
 
 pytestmark = pytest.mark.anyio
 
@@ -126,14 +125,6 @@ async def test_what_was_processed_is_deleted_and_the_rest_comes_back(
     assert claimable(client, queue) == left
 
 
-def test_an_empty_claim_is_false_and_no_error(client: Client, queue: str) -> None:
-    with client.claim(queue) as claim:
-        assert not claim
-        assert list(claim) == []
-        assert claim.id is None
-        assert claim._end_renewals is None
-
-
 async def test_a_long_claim_can_delete_on_the_way(
     client: Client, async_client: AsyncClient, queue: str
 ) -> None:
@@ -166,12 +157,6 @@ async def test_a_claim_is_renewed_in_the_background(
         assert claimable(moving, queue) == []
         assert [message.body for message in claim] == ["slow"]
     assert moving.stats(queue).total == 0
-
-
-def test_a_claim_is_renewed_three_times_in_its_life(client: Client, queue: str) -> None:
-    client.post(queue, 1)
-    with client.claim(queue, ttl=90) as claim:
-        assert next(claim._renewals("id")) == Sleep(30, claim._block)
 
 
 def test_a_lost_claim_is_noticed_and_deletes_nothing(
@@ -234,19 +219,6 @@ def test_a_claim_whose_messages_are_all_settled_is_over_and_not_lost(
             client.get_claim(queue, claim.id)
         sent = counted(client)
     assert len(sent) == (how == "deleted by id")  # of which the claim does not know
-
-
-def test_what_others_deleted_after_the_claims_time_is_lost(
-    movable: MovableServer, moving: Client, queue: str
-) -> None:
-    moving.post_batch(queue, [1, 2])
-    with moving.claim(queue, ttl=60, renew_every=0.3) as claim:
-        movable.advance(61)
-        claim._until = time.monotonic()  # this process has slept through it too
-        moving.delete_messages(queue, [one.id for one in claim.messages], force=True)
-        wait_until_it_renews_no_more()
-        with pytest.raises(ClaimLost):
-            claim.check()
 
 
 def test_a_loop_without_a_block_claims_and_ends_the_claim(client: Client, queue: str) -> None:

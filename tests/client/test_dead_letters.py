@@ -1,7 +1,6 @@
 """Dead letters: counted by source, moved back, and no letter lost or doubled by a kill."""
 
 import asyncio
-import json
 import signal
 import subprocess
 import sys
@@ -249,31 +248,6 @@ def test_killed_after_any_call_and_run_again_each_letter_is_there_once(
         assert client.stats(dead).total == 0
 
 
-def test_two_redrives_at_once_move_each_letter_once(
-    server: ServerProcess, client: Client, queue: str, dead: str
-) -> None:
-    bodies: list[object] = list(range(400))
-    fail(client, queue, dead, bodies)
-    running = [start_redrive(server.url, "tests", dead) for _ in range(2)]
-    results = [json.loads(one.communicate(timeout=60)[0]) for one in running]
-    assert [one.returncode for one in running] == [0, 0]
-    # Counted, not only stored, once.
-    assert sum(result["moved"].get(queue, 0) for result in results) == 400
-    assert bodies_in(client, queue) == bodies
-    assert client.stats(dead).total == 0
-
-
-def test_letters_that_somebody_holds_stay_and_are_told(
-    client: Client, queue: str, dead: str
-) -> None:
-    fail(client, queue, dead, list(range(6)))
-    with client.claim(dead, limit=2) as claim:
-        result = client.redrive(dead)
-        assert (result.moved, result.held) == ({queue: 4}, 2)
-        claim.skip(*claim.messages)
-    assert client.redrive(dead).moved == {queue: 2}
-
-
 def test_a_letter_that_fails_again_meanwhile_waits_for_the_next_run(
     client: Client, queue: str, dead: str
 ) -> None:
@@ -285,24 +259,6 @@ def test_a_letter_that_fails_again_meanwhile_waits_for_the_next_run(
     result = client.redrive(dead, on_moved=fail_again)
     assert result.moved == {queue: 5}
     assert client.stats(dead).ready == 5
-
-
-def test_others_may_take_letters_while_a_function_chooses(
-    client: Client, queue: str, dead: str
-) -> None:
-    fail(client, queue, dead, list(range(50)))
-    newest = client.stats(dead).newest
-    assert newest is not None
-    seen: list[object] = []
-
-    def choose(letter: Message) -> bool:
-        if not seen:
-            client.delete_message(dead, newest.message_id)
-        seen.append(letter.body)
-        return True
-
-    assert client.redrive(dead, where=choose).moved == {queue: 49}
-    assert seen == list(range(49))
 
 
 async def test_a_cancelled_async_redrive_leaves_each_letter_in_one_queue(

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +13,6 @@ import pytest
 
 from tests.docs import pages
 from tests.server import ServerProcess
-from zaqar_lite.client import Client, ZaqarError
 
 SDK = pages.SOURCE / "sdk.rst"
 
@@ -44,32 +42,6 @@ def test_a_block_of_the_documentation_runs(clean_server: ServerProcess, number: 
     source = blocks()[number].replace(pages.URL, clean_server.url)
     with contextlib.redirect_stdout(io.StringIO()):
         exec(compile(source, f"{SDK.name} block {number}", "exec"), {"__name__": "documentation"})  # noqa: S102 - the documentation is ours
-
-
-def test_the_tree_of_errors_is_that_of_the_classes() -> None:
-    def tree(kind: type[ZaqarError], depth: int = 0) -> set[tuple[str, int]]:
-        below = (tree(one, depth + 1) for one in kind.__subclasses__())
-        return {(kind.__name__, depth)}.union(*below)
-
-    (drawn,) = [one.text for one in pages.blocks(SDK, "text") if "ZaqarError" in one.text]
-    entries = re.finditer(r"^([│ ]*(?:├── |└── )?)([A-Z]\w+)", drawn, re.MULTILINE)
-    assert {(one[2], len(one[1]) // 4) for one in entries} == tree(ZaqarError)
-
-
-def test_the_ten_line_worker_has_ten_lines_and_its_letters_say_why(
-    clean_server: ServerProcess,
-) -> None:
-    (source,) = (block for block in blocks() if "invoices" in block)
-    assert len([line for line in source.splitlines() if line]) <= 10
-    with Client(clean_server.url) as client:
-        client.post_batch("invoices", [{"total": 7}, {"name": "nobody"}, {"total": 9}])
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            exec(source.replace(pages.URL, clean_server.url), {})  # noqa: S102 - the documentation is ours
-        assert set(printed.getvalue().split()) == {"7", "9"}
-        (letter,) = client.list_dead_letters("unpaid")
-    assert letter.dead_letter is not None
-    assert letter.dead_letter.reason == "no_total"
 
 
 @pytest.mark.slow

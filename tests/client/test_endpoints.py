@@ -15,7 +15,6 @@ from zaqar_lite.client import (
     BadRequest,
     ClaimLost,
     ClaimOptions,
-    Client,
     Forbidden,
     MessageClaimed,
     NewMessage,
@@ -63,18 +62,6 @@ def test_names_are_quoted_and_cannot_leave_their_place() -> None:
         assert path == f"/v2/queues/q/messages/{quoted}"
     with pytest.raises(ValueError, match="is empty"):
         messages.delete_message("q", "")
-
-
-@pytest.mark.parametrize("seconds", [60.5, "60", 0.5])
-def test_seconds_are_whole_and_not_cut_down(seconds: float) -> None:
-    with pytest.raises(TypeError, match="ttl is a whole number"):
-        serialization.encode_message(NewMessage(body=1, ttl=seconds))  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="delay is a whole number"):
-        serialization.encode_message(NewMessage(body=1, delay=seconds))  # type: ignore[arg-type]
-    with Client() as client, pytest.raises(TypeError, match="delay is a whole number"):
-        client.edit("q", "m", delay=seconds)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="grace is a whole number"):
-        claims.renew("q", "c", grace=seconds)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("ids", [["a,b"], [""], ["a", ""]])
@@ -138,15 +125,6 @@ def test_a_claim_takes_its_id_from_the_location_or_the_messages() -> None:
     assert (message.id, message.claim_id, message.dead_letter) == ("50b6", "a28e", None)
 
 
-def test_a_replay_of_ones_own_fresh_key_is_no_duplicate() -> None:
-    document = {"resources": ["/m/1"], "duplicates": ["1"]}
-    replay = answer(201, document, **{"idempotent-replayed": "true"})
-    assert messages.post("q", [b"{}"]).read(replay).duplicates == ()
-    assert messages.post("q", [b"{}"], idempotency_key="k").read(replay).duplicates == ["1"]
-    assert messages.post("q", [b"{}"], keyed=True).read(replay).duplicates == ["1"]
-    assert messages.post("q", [b"{}"]).read(answer(201, {"resources": ["/m/1"]})) == ["1"]
-
-
 def test_a_post_whose_answer_counts_differently_is_not_believed() -> None:
     call = messages.post("q", [b"{}", b"{}"])
     with pytest.raises(BadAnswer):
@@ -177,17 +155,6 @@ def test_batches_never_exceed_the_bytes_and_lose_nothing() -> None:
         size = len(serialization.envelope([entry.encoded for entry in batch]))
         assert len(batch) <= 7
         assert size <= 120
-
-
-def test_a_message_larger_than_a_batch_goes_alone() -> None:
-    posting = posting_by(batch_bytes=50)
-    assert posting.take("a") is None
-    first = posting.take("x" * 100)
-    assert first is not None
-    assert [entry.item for entry in first] == ["a"]
-    second = posting.take("b")
-    assert second is not None
-    assert [len(entry.item) for entry in second] == [100]
 
 
 def test_the_rate_holds_over_any_while(monkeypatch: pytest.MonkeyPatch) -> None:

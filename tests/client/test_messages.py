@@ -2,7 +2,7 @@
 
 import datetime as dt
 from collections.abc import AsyncIterator
-from functools import partial, reduce
+from functools import reduce
 
 import pytest
 
@@ -114,6 +114,10 @@ def test_a_delayed_message_can_be_edited_and_cancelled(client: Client, queue: st
     before = client.get_message(queue, first, details=True).delay_expires
     assert before is not None
     assert dt.timedelta(0) <= before - at + dt.timedelta(seconds=1) < dt.timedelta(seconds=4)
+    with pytest.raises(ValueError, match="time zone"):
+        client.post(queue, 1, deliver_at=at.replace(tzinfo=None))
+    with pytest.raises(ValueError, match="not both"):
+        client.post(queue, 1, deliver_at=at, delay=1)
     edited = client.edit(queue, first, body="final", ttl=600, delay=400)
     assert (edited.body, edited.ttl) == ("final", 600)
     after = client.get_message(queue, first, details=True).delay_expires
@@ -137,36 +141,6 @@ def test_it_is_too_late_to_edit_what_can_be_claimed(client: Client, queue: str) 
         client.cancel(queue, claim.messages[0].id)
 
 
-def in_seconds(seconds: float) -> dt.datetime:
-    """Return the instant that is so many seconds away."""
-    return dt.datetime.now(dt.UTC) + dt.timedelta(seconds=seconds)
-
-
-def test_an_instant_too_far_away_is_refused_with_its_request(client: Client, queue: str) -> None:
-    """Beyond the longest delay of the server, which alone knows it; and one of no time zone."""
-    client.create_queue(queue, {"_default_message_delay": 60})
-    near, far = client.post(queue, "near", deliver_at=in_seconds(300)), in_seconds(3600)
-    late = NewMessage(body="late", deliver_at=far)
-    for ask in (
-        partial(client.post, queue, "late", deliver_at=far),
-        partial(client.post_batch, queue, ["ready", late]),
-        partial(client.post_all, queue, ["ready", late]),
-        partial(client.edit, queue, near, deliver_at=far),
-    ):
-        with pytest.raises(BadRequest, match="900"):
-            ask()
-    with pytest.raises(ValueError, match="time zone"):
-        client.post(queue, 1, deliver_at=far.replace(tzinfo=None))
-    with pytest.raises(ValueError, match="not both"):
-        client.post(queue, 1, deliver_at=far, delay=1)
-    assert client.stats(queue).total == 1
-    refused: list[Rejected[object]] = []
-    items = ["a", late, NewMessage(body="b", deliver_at=in_seconds(890))]
-    assert client.post_all(queue, items, on_rejected=refused.append).messages == 2
-    assert [one.index for one in refused] == [1]
-    client.edit(queue, near, deliver_at=in_seconds(890))
-
-
 def test_bulk_delete_needs_the_claims_or_force(client: Client, queue: str) -> None:
     ids = client.post_batch(queue, list(range(4)))
     with pytest.raises(ValueError, match="force"):
@@ -183,25 +157,6 @@ def test_bulk_delete_needs_the_claims_or_force(client: Client, queue: str) -> No
     client.delete_messages(queue, ids[:2], claim_ids=[held.id])
     client.delete_messages(queue, ids, force=True)
     assert client.stats(queue).total == 0
-
-
-def test_posting_an_iterable_keeps_count_and_bytes(client: Client, queue: str) -> None:
-    posted: list[Posted[str]] = []
-    big = "x" * 1000
-    summary = client.post_all(
-        queue,
-        (f"{number}-{big}" for number in range(250)),
-        batch_bytes=20_000,
-        on_posted=posted.append,
-    )
-    assert (summary.messages, summary.rejected) == (250, 0)
-    assert summary.batches == len(posted) >= 13
-    assert all(sum(len(item) for item in part.items) < 20_000 for part in posted)
-    assert [item.partition("-")[0] for part in posted for item in part.items] == [
-        str(number) for number in range(250)
-    ]
-    ids = [one for part in posted for one in part.ids]
-    assert client.get_message(queue, ids[17]).body == f"17-{big}"
 
 
 def test_one_bad_message_does_not_stop_the_others(client: Client, queue: str) -> None:
@@ -330,14 +285,3 @@ def test_a_list_goes_on_with_large_pages_where_the_server_gives_them(
     else:
         assert "limit=200&large=true" in first[1]
         assert all("limit=20&" in one for one in [*first[2:], *sent[len(first) :]])
-
-
-def test_large_claims_pops_and_deletes_are_one_request_each(client: Client, queue: str) -> None:
-    client.post_all(queue, range(120))
-    sent = counted(client)
-    with client.claim(queue, limit=100) as claim:
-        for _ in claim:
-            pass
-    assert len(sent) == 2
-    assert len(client.pop(queue, 30)) == 20
-    assert len(sent) == 3

@@ -18,7 +18,6 @@ from zaqar_lite.client import (
     ClaimOptions,
     Client,
     Message,
-    NewMessage,
     PostOptions,
     Queue,
     QueueOptions,
@@ -241,25 +240,6 @@ def test_what_has_a_name_or_an_id_is_not_taken_for_it() -> None:
             client.delete_message("a", message)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="did you mean its `id`"):
             client.delete_messages("a", [message], force=True)  # type: ignore[list-item]
-
-
-@pytest.mark.parametrize(
-    ("message", "said"),
-    [
-        (NewMessage(body=1, deliver_at="2030-01-01"), "deliver_at takes a datetime"),  # type: ignore[arg-type]
-        (NewMessage(body=1, idempotency_key=5), "idempotency_key is a string"),  # type: ignore[arg-type]
-        (NewMessage(body=1, headers="a=b"), "headers takes a dict"),  # type: ignore[arg-type]
-        (NewMessage(body=1, group=5), "group is a string"),  # type: ignore[arg-type]
-    ],
-)
-def test_a_message_with_a_wrong_field_is_not_posted(message: NewMessage, said: str) -> None:
-    with Client(NOWHERE, retries=ONCE) as client, pytest.raises(TypeError, match=said):
-        client.post_batch("a", [message])
-
-
-def test_no_message_is_tried_again_at_no_time() -> None:
-    with pytest.raises(ValueError, match="after is a number of seconds, not nan"):
-        Retry(float("nan"))
 
 
 def test_a_negative_time_is_refused_before_it_is_sent() -> None:

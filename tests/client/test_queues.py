@@ -63,17 +63,6 @@ def test_a_delay_that_is_ignored_is_an_error_or_a_warning(
     client.post(queue, "later", delay=60)
 
 
-def test_a_limit_without_a_place_for_dead_letters_is_warned_of(client: Client, queue: str) -> None:
-    with pytest.raises(ServerWarning, match="_max_failures has no effect") as caught:
-        client.create_queue(queue, QueueOptions(max_failures=3))
-    assert caught.value.result is True
-    backoff = {"type": "exponential", "min": 1, "max": 60}
-    options = QueueOptions(max_failures=3, retry_backoff=backoff, dead_letter_queue=f"{queue}-dead")
-    assert client.ensure_queue(queue, options) is Ensured.CHANGED
-    assert client.ensure_queue(queue, options) is Ensured.UNCHANGED
-    assert client.get_queue(queue)["_retry_backoff"] == backoff
-
-
 def test_metadata_is_set_and_removed_together(client: Client, queue: str) -> None:
     with pytest.raises(QueueNotFound) as absent:
         client.update_queue(queue, {"a": 1})

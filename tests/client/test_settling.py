@@ -88,27 +88,6 @@ def test_one_message_is_held_for_longer(movable: MovableServer, moving: Client, 
     assert moving.stats(queue).total == 0
 
 
-def test_many_are_settled_in_one_request_and_each_has_its_result(
-    client: Client, queue: str
-) -> None:
-    client.post_batch(queue, range(5))
-    with client.claim(queue, limit=4) as claim:
-        one, two, three, four = claim.messages
-        claim.done(four)
-        sent = counted(client)
-        results = claim.settle(
-            Settlement.delete(one),
-            Settlement.release(two, delay=30, reason="busy"),
-            Settlement.extend(three, 120),
-            Settlement.delete("0" * 32),
-        )
-        assert len(sent) == 1
-        assert [result.status for result in results] == [204] * 4
-        assert all(result.done for result in results)
-    stats = client.stats(queue)
-    assert (stats.total, stats.claimed, stats.delayed) == (3, 0, 1)
-
-
 def test_results_say_what_was_not_done(client: Client, queue: str) -> None:
     client.post_batch(queue, [1, 2])
     with client.claim(queue, limit=1) as mine, client.claim(queue) as theirs:
@@ -219,19 +198,3 @@ def test_renewals_race_with_threads_that_settle(client: Client, queue: str, coun
         time.sleep(0.002)
         claim.check()
     assert client.stats(queue).delayed == count
-
-
-def test_settling_needs_something_claimed_and_a_place_for_letters(
-    client: Client, queue: str
-) -> None:
-    claim = client.claim(queue)
-    with pytest.raises(TypeError, match="use `with"):
-        claim.release("0" * 32)
-    with claim, pytest.raises(TypeError, match="empty"):
-        claim.release("0" * 32)
-    client.post(queue, 1)
-    with client.claim(queue) as held:
-        with pytest.raises(NoDeadLetters, match="_dead_letter_queue"):
-            held.dead(held.messages[0])
-        held.check()
-    assert client.stats(queue).claimed == 0

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from zaqar_lite.client import TimeLimitExceeded
-from zaqar_lite.client.time_limit import _WATCHER, limited
+from zaqar_lite.client.time_limit import limited
 
 
 def busy(seconds: float) -> None:
@@ -21,13 +21,6 @@ def busy(seconds: float) -> None:
         pass
 
 
-def is_interrupted(seconds: float) -> bool:
-    """Whether a call that takes much longer than the limit is interrupted."""
-    with pytest.raises(TimeLimitExceeded, match=rf"interrupted after {seconds:g} s"):
-        limited(lambda: busy(20), seconds, lambda _: None)
-    return True
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_an_exception_at_any_bytecode_of_leaving_leaves_nothing_half_done() -> None:
     command = [sys.executable, "-m", "tests.client.planting"]
@@ -35,23 +28,6 @@ def test_an_exception_at_any_bytecode_of_leaving_leaves_nothing_half_done() -> N
     places, _, said = done.stdout.strip().partition(" ")
     assert said == "in all"
     assert int(places) > 20
-
-
-def test_interrupting_hits_nothing_but_the_handler() -> None:
-    """A limit that ends just when the handler does: each message is done or failed, never both."""
-    rounds, limit = 300, 0.003
-    outcomes = Counter[str]()
-    for number in range(rounds):
-        seconds = limit * (0.9 + 0.2 * number / rounds)
-        try:
-            limited(partial(busy, seconds), limit, lambda _: None)
-        except TimeLimitExceeded:
-            outcomes["late"] += 1
-        else:
-            outcomes["done"] += 1
-        sum(range(1000))  # where one that was not taken back would be raised
-    assert sum(outcomes.values()) == rounds
-    assert not _WATCHER.deadlines
 
 
 def test_a_limit_that_is_over_before_the_handler_begins_interrupts_the_handler() -> None:
@@ -79,18 +55,6 @@ def test_one_thread_watches_the_deadlines_of_all_threads() -> None:
     assert sorted(late) == [0, 2, 4, 6]
     assert sorted(rung) == sorted(threads[number].ident or 0 for number in late)
     assert watching == 1
-
-
-def test_an_error_of_what_shall_happen_then_stops_no_limit(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    def fail(_: int) -> None:
-        raise ValueError
-
-    for _ in range(2):
-        with pytest.raises(TimeLimitExceeded):
-            limited(lambda: busy(20), 0.01, fail)
-    assert len(caplog.records) == 2
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")

@@ -13,7 +13,6 @@ from opentelemetry.trace import SpanContext, SpanKind, StatusCode
 from tests.client.conftest import MovableServer
 from tests.server import ServerProcess
 from zaqar_lite.client import AsyncClient, Client, Message, NewMessage, worker
-from zaqar_lite.client.calls import RetryPolicy
 from zaqar_lite.client.tracing import Tracing, context_of
 
 pytestmark = pytest.mark.anyio
@@ -169,21 +168,3 @@ async def test_an_async_worker_processes_within_spans_of_its_own(
     origin = run.get_span_context().span_id
     assert {link.context.span_id for one in processed for link in one.links} == {origin}
     assert not spans.named(f"create {queue}")
-
-
-def test_looking_at_an_empty_queue_leaves_no_span_and_a_failure_says_so(
-    server: ServerProcess, queue: str, spans: Spans
-) -> None:
-    tracing = Tracing(spans.provider)
-    with Client(server.url, project="tests", tracing=tracing) as client:
-        client.create_queue(queue)
-        with client.claim(queue) as claim:
-            assert not claim
-        assert client.pop(queue) == []
-        assert spans.names() == []
-    nobody = Client("http://127.0.0.1:9", tracing=tracing, retries=RetryPolicy(attempts=1))
-    with nobody as client, pytest.raises(Exception, match="9"):
-        client.post(queue, 1)
-    failed = the_only(spans.named(f"send {queue}"))
-    assert failed.status.status_code is StatusCode.ERROR
-    assert (failed.attributes or {})["error.type"] == "Unreachable"

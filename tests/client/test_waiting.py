@@ -49,13 +49,6 @@ def test_a_claim_a_pop_and_a_list_wait_in_one_request(client: Client, queue: str
     assert len(sent) == 4
 
 
-def test_a_list_that_waits_follows_the_queue_until_it_is_silent(client: Client, queue: str) -> None:
-    client.post(queue, 1)
-    posting = post_later(client.url, queue, 2)
-    assert [message.body for message in client.list_messages(queue, wait=2)] == [1, 2]
-    posting.join()
-
-
 def test_a_wait_ends_with_nothing_and_may_be_longer_than_the_timeout(
     server: ServerProcess, queue: str
 ) -> None:
@@ -159,16 +152,6 @@ def test_hanging_up_loses_nothing_that_was_given(client: Client, queue: str) -> 
 
     with ThreadPoolExecutor(4) as threads:
         assert all(threads.map(play, range(rounds)))
-
-
-def test_a_connection_that_is_over_waits_no_more(client: Client, queue: str) -> None:
-    connection = Connection()
-    connection.hang_up()
-    begin = time.monotonic()
-    assert client.create_claim(queue, wait=30, connection=connection) is None
-    assert time.monotonic() - begin < 10
-    client.post(queue, 1)
-    assert client.create_claim(queue) is not None
 
 
 def test_a_connection_is_cut_where_nobody_sees_its_end(server: ServerProcess, queue: str) -> None:

@@ -238,34 +238,6 @@ async def test_a_claim_is_not_renewed_while_its_handler_is_too_late(
     assert handle.stats.failed == 1
 
 
-def test_a_failure_is_logged_with_its_traceback_unless_somebody_takes_it(
-    client: Client, queue: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    bodies: list[object] = []
-
-    def fail(message: Message) -> None:
-        reason = "cannot eat this"
-        raise RuntimeError(reason)
-
-    def fail_too(message: Message, error: Exception) -> None:
-        raise error
-
-    def fail_on(body: int, on_failure: Callable[[Message, Exception], None] | None) -> str:
-        caplog.clear()
-        client.post(queue, body)
-        handle = worker(queue, longest_pause=0.01, on_failure=on_failure)(fail)
-        assert handle.run(client, until_empty=True).failed == 1
-        return caplog.text
-
-    with_letters(client, queue, max_claims=1)
-    log = fail_on(1, None)
-    assert "RuntimeError: cannot eat this" in log
-    assert "in fail" in log
-    assert "cannot eat this" not in fail_on(2, lambda message, _: bodies.append(message.body))
-    assert bodies == [2]
-    assert "on_failure of" in fail_on(3, fail_too)
-
-
 async def test_a_worker_can_want_its_queue_to_exist(
     async_client: AsyncClient, client: Client, queue: str
 ) -> None:
@@ -295,31 +267,6 @@ async def test_a_worker_survives_a_server_that_restarts(queue: str) -> None:
             server.start()
             client.post(queue, "after")
             await until(lambda: seen == ["after"])
-
-
-async def test_failures_come_back_after_the_queues_back_off_and_the_letter_says_why(
-    client: Client, queue: str
-) -> None:
-    backoff = {"type": "exponential", "min": 1, "max": 60}
-    dead = with_letters(client, queue, max_failures=3, retry_backoff=backoff)
-    tries: list[float] = []
-
-    @worker(queue, longest_pause=0.01, poll=60)
-    def handle(message: Message) -> None:
-        tries.append(time.monotonic())
-        text = "the password is 1234"
-        raise RuntimeError(text)
-
-    async with working(handle, client):
-        client.post(queue, "poison")
-        await until(lambda: list(client.list_dead_letters(dead)))
-    assert handle.stats.failed == len(tries) == 3
-    assert tries[1] - tries[0] >= 0.9
-    assert tries[2] - tries[1] >= 1.9
-    letter = the_letter(client, dead)
-    assert letter.dead_letter is not None
-    assert (letter.dead_letter.source, letter.dead_letter.reason) == (queue, "max_failures")
-    assert told(letter) == [("failed", "RuntimeError", None, delay) for delay in (1, 2, 0)]
 
 
 def test_what_was_raised_is_told_where_that_is_wanted(client: Client, queue: str) -> None:
@@ -391,24 +338,6 @@ def test_a_retry_is_written_down_and_so_is_what_is_rejected_without_a_place_to_g
     assert told(bad) == [("failed", "bad_format", None, 600)]
 
 
-def test_a_delay_beyond_the_servers_limit_is_a_failure_as_any_other(
-    client: Client, queue: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    dead = with_letters(client, queue, max_failures=2)
-    client.post(queue, 1)
-    tries: list[object] = []
-
-    @worker(queue, longest_pause=0.01)
-    def handle(message: Message) -> None:
-        tries.append(message.body)
-        if len(tries) < 5:  # four in vain end no test
-            raise Retry(after=10**9, reason="tomorrow")
-
-    assert handle.run(client, until_empty=True).failed == 2
-    assert caplog.text.count("the delay must be between") == 2
-    assert told(the_letter(client, dead)) == [("failed", "tomorrow", None, 0)] * 2
-
-
 @pytest.mark.parametrize("decision", [Retry(after=10**9), Retry(after=-1), Reject("bad_format")])
 def test_a_slot_pauses_where_the_message_comes_again_at_once(
     client: Client, queue: str, decision: Exception
@@ -427,22 +356,6 @@ def test_a_slot_pauses_where_the_message_comes_again_at_once(
     finally:
         ending.cancel()
     assert handle.stats.failed < 25
-
-
-def test_what_succeeded_goes_with_a_failure_in_one_request(client: Client, queue: str) -> None:
-    backoff = {"type": "list", "delays": [600]}
-    client.create_queue(queue, {"_retry_backoff": backoff})
-    client.post_batch(queue, [1, 2, 3, "poison", 4, 5])
-    sent = counted(client)
-
-    @worker(queue, longest_pause=0.01)
-    def handle(message: Message) -> None:
-        if message.body == "poison":
-            raise ValueError
-
-    stats = handle.run(client, until_empty=True)
-    assert (stats.processed, stats.failed) == (5, 1)
-    assert [one.partition(" ")[0] for one in sent] == ["POST", "POST", "DELETE", "POST"]
 
 
 def test_a_stop_is_no_failure(client: Client, queue: str) -> None:

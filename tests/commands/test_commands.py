@@ -116,18 +116,6 @@ def test_delayed_messages_are_edited_and_cancelled(run: Run, queue: str) -> None
     assert run("message", "edit", queue, ready["id"], "--delay", "5")[0] == 1
 
 
-def test_what_the_server_or_the_client_says_is_one_line(run: Run, queue: str) -> None:
-    words = ("message", "post", queue, "--file", "-", "--delay", "60")
-    assert run(*words, stdin=b"1\n" * 300)[1][0]["messages"] == 300
-    (line,) = run.said.splitlines()
-    assert line.startswith(f"zaqar-lite: warning: The delay was ignored: {queue} is a normal queue")
-    run("queue", "set", queue, "--delay", "60")
-    assert run("message", "post", queue, "late", "--deliver-at", "2999-01-01T00:00:00Z")[0] == 1
-    (line,) = run.said.splitlines()
-    assert "900" in line
-    assert run("queue", "stats", queue)[1][0]["total"] == 300
-
-
 def test_dead_letters_are_listed_counted_and_moved_back(
     run: Run, queue: str, client: Client
 ) -> None:
@@ -152,32 +140,6 @@ def test_dead_letters_are_listed_counted_and_moved_back(
     assert run(*words, "--where", "k.n=1")[0] == 2
     run("message", "post", dead, "homeless")
     assert run("dlq", "redrive", dead)[0] == 1
-
-
-def test_a_dead_letter_has_one_form_whichever_command_prints_it(run: Run, queue: str) -> None:
-    """The fields of the letter stand once, beside those of the message, which counts on."""
-    dead = f"{queue}-dead"
-    run("queue", "create", dead)
-    run("queue", "create", queue, "--max-failures", "1", "--dead-letter-queue", dead)
-    run("message", "post", queue, "1")
-    _, (held,) = run("claim", "create", queue)
-    claim = ("--claim", held["claim_id"])
-    run("message", "release", queue, held["id"], *claim, "--failed")
-    _, (in_target,) = run("claim", "create", dead)
-    run("claim", "release", dead, in_target["claim_id"])
-
-    _, (listed,) = run("dlq", "list", dead)
-    assert listed.keys() >= {"source", "moved_at", "reason", "last_claim_id", "redriven"}
-    assert "dead_letter" not in listed
-    assert (listed["source"], listed["reason"]) == (queue, "max_failures")
-    assert (listed["claims"], listed["claim_count"]) == (1, 2)
-    for words in (
-        ("message", "list", dead, "--details"),
-        ("message", "show", dead, listed["id"]),
-        ("dlq", "show", dead, listed["id"]),
-    ):
-        _, (shown,) = run(*words)
-        assert shown == listed | {"age": shown["age"]}
 
 
 def test_a_shared_permission_is_used_from_its_file(run: Run, queue: str, tmp_path: Path) -> None:
@@ -277,14 +239,6 @@ def test_the_package_is_a_command_and_says_its_version() -> None:
     words = [sys.executable, "-m", "zaqar_lite", "--version"]
     done = subprocess.run(words, capture_output=True, check=True, text=True)
     assert done.stdout == f"zaqar-lite {__version__}\n"
-
-
-def test_dots_are_names_and_not_ways_up(run: Run, queue: str, client: Client) -> None:
-    client.post(queue, 1)
-    assert run("message", "show", queue, "..")[0] == 3
-    client.delete_message(queue, "..")
-    assert client.stats(queue).total == 1
-    assert run("queue", "show", "..")[0] == 1
 
 
 def test_a_reader_that_goes_away_is_no_traceback(

@@ -139,12 +139,10 @@ def test_a_file_makes_and_changes_queues_and_says_what_first(
     ("text", "word"),
     [
         ("queues: [1]", "an object of queues"),
-        ("queues: {}\nqueue: {}", "one key"),
         ("queues: {q: 3}", "must be an object"),
         ("queues: {on: {}}", "put it in quotes"),  # which is True in YAML
         ("queues: {q: {max_failure: 3}}", "'max_failure' of q is not an option"),
         ("queues: {q: {delay: soon}}", "a duration such as"),
-        ("queues: {q: {metadata: 3}}", "q: "),
         ("{", "neither YAML nor JSON"),
     ],
 )

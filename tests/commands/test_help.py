@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.server import ServerProcess
-from zaqar_lite import cli, environment
+from zaqar_lite import cli
 from zaqar_lite.client import Client, QueueOptions
 from zaqar_lite.commands import examples
 from zaqar_lite.commands.parsers import Parser
@@ -63,15 +63,6 @@ def test_an_example_is_what_its_command_takes(line: str) -> None:
     assert the_parser().parse_args(cli.options_last(words)).command == words[0]
 
 
-def test_options_name_their_variables() -> None:
-    help_of = {one.prog: one.format_help() for one in leaves(the_parser())}
-    for name in environment.CLIENT_NAMES:
-        assert f"{environment.PREFIX}{name}" in help_of["zaqar-lite queue list"]
-    served = " ".join(help_of["zaqar-lite serve"].split())
-    for option in ("host", "port", "store", "tls-client-ca", "access-log", "config"):
-        assert f"[ZAQAR_LITE_{option.upper().replace('-', '_')}]" in served
-
-
 def test_the_guide_lists_every_noun_with_its_verbs() -> None:
     guide = Path(__file__).parents[2] / "api-ref" / "source" / "command-line.rst"
     rows = re.findall(r"^   \* - ``(\S+)``\n     - ``(.+)``$", guide.read_text(), re.MULTILINE)
@@ -81,16 +72,6 @@ def test_the_guide_lists_every_noun_with_its_verbs() -> None:
     for noun, *verb in progs:
         nouns.get(noun, set()).update(verb)
     assert listed == nouns
-
-
-def test_options_may_stand_between_each_noun_and_its_verb() -> None:
-    def nouns(leaf: argparse.ArgumentParser) -> list[str]:
-        return leaf.prog.split()[1:-1] if "--json" in leaf._option_string_actions else []
-
-    found = {noun for leaf in leaves(the_parser()) for noun in nouns(leaf)}
-    assert found - {"delay"} == cli.NOUNS, "the verbs of delay have options of their own"
-    words = shlex.split("--url http://x data-key --json list")
-    assert cli.options_last(words) == shlex.split("data-key list --url http://x --json")
 
 
 def first_of(printed: str, name: str) -> str:

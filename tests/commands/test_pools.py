@@ -6,16 +6,6 @@ import pytest
 
 from tests.commands.running import Run
 from tests.server import ServerProcess
-from zaqar_lite.client import (
-    AsyncClient,
-    Client,
-    Conflict,
-    Flavor,
-    Forbidden,
-    NotFound,
-    Pool,
-    ServerWarning,
-)
 
 pytestmark = pytest.mark.anyio
 
@@ -64,34 +54,6 @@ def test_pools_and_flavors_are_made_shown_changed_and_deleted(
     assert run("pool", "delete", "two", url=url) == (0, [{"name": "two", "deleted": True}])
 
 
-async def test_the_clients_know_pools_and_flavors(pooled: ServerProcess) -> None:
-    warned: list[ServerWarning] = []
-    async with AsyncClient(pooled.url, project="async", on_warning=warned.append) as client:
-        for n in range(12):
-            await client.create_pool(f"p{n:02}", f"redis://u:p@localhost:1/{n}", options={"a": 1})
-        assert len(warned) == 12
-        names = [pool.name async for pool in client.list_pools()]
-        assert names == [f"p{n:02}" for n in range(12)]
-        expected = Pool("p03", "redis://***@localhost:1/3", 100, None, {"a": 1})
-        assert await client.get_pool("p03") == expected
-        with pytest.raises(Conflict):
-            await client.update_pool("p03", uri="redis://u:p@localhost:1/4")
-        await client.create_flavor("fast", ["p01", "p02"])
-        assert (await client.update_flavor("fast", ["p02"])).pools == ("p02",)
-        flavor = Flavor("fast", ("p02",), ("FIFO", "CLAIMS", "AOD", "HIGH_THROUGHPUT"))
-        assert await client.get_flavor("fast") == flavor
-        assert [one async for one in client.list_flavors()] == [flavor]
-    with Client(pooled.url, project="async") as sync:
-        with pytest.raises(Forbidden):
-            sync.delete_pool("p02")
-        sync.delete_flavor("fast")
-        for pool in sync.list_pools():
-            sync.delete_pool(pool.name)
-        with pytest.raises(NotFound):
-            sync.get_flavor("fast")
-        assert list(sync.list_pools()) == []
-
-
 def test_quotas_are_set_shown_and_reset(run: Run) -> None:
     code, rows = run("quota", "set", "shop", "queues=1", "messages=none")
     assert code == 0
@@ -107,11 +69,3 @@ def test_quotas_are_set_shown_and_reset(run: Run) -> None:
     assert run("queue", "create", "b", "--project", "shop")[0] == 0
     for wrong in ("queues", "queues=x", "queus=1", "queues=-1"):
         assert run("quota", "set", "shop", wrong)[0] != 0
-
-
-async def test_only_admin_mode_sets_quotas_where_nobody_authenticates() -> None:
-    with ServerProcess("memory://") as process:
-        async with AsyncClient(process.url) as client:
-            assert (await client.show_quota()).quotas["queues"] is None
-            with pytest.raises(NotFound):
-                await client.set_quota("p", queues=1)

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -43,19 +42,6 @@ def test_what_is_refused_goes_to_a_file_and_the_rest_is_posted(
     ]
     assert all("Invalid request body" in line["reason"] for line in found)
     assert run("queue", "stats", queue)[1][0]["total"] == 498
-
-
-def test_a_file_under_the_same_run_name_is_stored_once(
-    run: Run, queue: str, tmp_path: Path
-) -> None:
-    source = tmp_path / "in.jsonl"
-    source.write_text("1\n1\n\n2\n", encoding="utf-8")
-    for _ in range(2):
-        run("message", "post", queue, "--file", str(source), "--run", "july", "--batch-size", "2")
-    assert run("queue", "stats", queue)[1][0]["total"] == 3
-    words = ("message", "post", queue, "--file", str(source), "--rejects", str(source))
-    assert run(*words)[0] == 2
-    assert source.read_text(encoding="utf-8") == "1\n1\n\n2\n"
 
 
 def test_a_csv_row_with_a_bad_number_is_set_aside_under_its_own_number(
@@ -133,39 +119,6 @@ def test_what_was_stored_before_an_end_is_told_and_so_are_the_other_formats(
     assert run(*words, stdin=b"[" * 600 + b"]" * 600)[0] == 1
     assert "nested deeper than 512" in run.said
     assert "not JSON" not in run.said
-
-
-@pytest.mark.filterwarnings("ignore:Sending a large body")  # it is refused by its size
-@pytest.mark.parametrize("format_", ["jsonl", "text", "csv"])
-def test_a_line_of_any_length_takes_little_memory_and_is_refused(
-    run: Run, queue: str, tmp_path: Path, format_: str
-) -> None:
-    source, rejects = tmp_path / "in", tmp_path / "rejects"
-    with source.open("wb") as file:
-        file.write(b"body\n" if format_ == "csv" else b"1\n")
-        file.writelines(b" " * (1 << 20) for _ in range(100))
-        file.write(b"2\n3\n")
-    tracemalloc.start()
-    words = ("message", "post", queue, "--file", str(source), "--format", format_)
-    code = run(*words, "--rejects", str(rejects))[0]
-    most = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert most < 32 << 20
-    if format_ == "csv":  # what it would be a row of is not known
-        assert code == 2
-        assert "a line of the table has more than 1048576 characters" in run.said
-        return
-    assert code == 1
-    (line,) = map(json.loads, rejects.read_text(encoding="utf-8").splitlines())
-    assert (line["record"], len(line["input"].strip("\n"))) == (2, (1 << 20) + 2)
-    assert run("queue", "stats", queue)[1][0]["total"] == 2
-
-
-def test_standard_input_that_is_closed_holds_nothing(server: ServerProcess) -> None:
-    words = [*ZAQAR, "message", "post", "q", "--file", "-", "--url", server.url]
-    closed = ["sh", "-c", 'exec "$@" <&-', "sh", *words]
-    done = subprocess.run(closed, capture_output=True, check=True, text=True)
-    assert json.loads(done.stdout)["messages"] == 0
 
 
 MESSAGES = int(os.environ.get("ZAQAR_TEST_BULK_MESSAGES", "200000"))

@@ -3,11 +3,8 @@
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-from tests.client.test_waiting import post_later
-from tests.commands.conftest import Shown
 from tests.commands.running import ZAQAR, Run
 from tests.server import ServerProcess
 from zaqar_lite.client import Client, QueueOptions
@@ -49,41 +46,6 @@ def test_messages_are_released_extended_and_sent_to_the_dead_letters(
     assert run("dlq", "show", f"{queue}-dead", "0" * 32)[0] == 3
     assert run("claim", "release", queue, claim, "--delay", "5m")[0] == 0
     assert client.stats(queue).delayed == 2
-
-
-def test_a_terminal_gets_the_attempts_as_a_table(shown: Shown, client: Client, queue: str) -> None:
-    client.create_queue(queue, QueueOptions(dead_letter_queue=f"{queue}-dead", max_failures=2))
-    identifier = client.post(queue, "poison")
-    for _ in range(2):
-        with client.claim(queue) as claim:
-            for message in claim:
-                what = "\x1b[2Jwhat\nthere is"
-                claim.release(message, failed=True, reason="KeyError", detail=what)
-    for noun in ("dlq", "message"):
-        table = shown(noun, "show", f"{queue}-dead", identifier)
-        lines = table.splitlines()
-        (header,) = (line for line in lines if "outcome" in line and "client_id" in line)
-        for column in ("number", "ended_at", "delay", "reason", "detail"):
-            assert column in header
-        assert sum("KeyError" in line for line in lines) == 2
-        assert "max_failures" in table
-        assert "\\x1b[2Jwhat\\nthere is" in table
-    fresh = client.post(queue, 1)
-    assert "No attempt has ended yet." in shown("message", "show", queue, fresh)
-    assert "max_failures" in shown("dlq", "list", f"{queue}-dead")
-
-
-def test_commands_wait_for_messages(
-    run: Run, server: ServerProcess, client: Client, queue: str
-) -> None:
-    begin = time.monotonic()
-    assert run("message", "pop", queue, "--wait", "1s") == (0, [])
-    assert time.monotonic() - begin >= 1
-    posting = post_later(server.url, queue, 1, 2)
-    _, rows = run("claim", "create", queue, "--limit", "1", "--wait", "30s")
-    assert [row["body"] for row in rows] == [1]
-    posting.join()
-    assert [row["body"] for row in run("message", "list", queue, "--wait", "1s")[1]] == [2]
 
 
 PROGRAM = """
