@@ -1,19 +1,14 @@
 """`zaqar-lite delay ...` as its users call it: words in, text and exit code out."""
 
 import argparse
-import asyncio
 import json
 import sys
 from pathlib import Path
-from urllib.parse import quote
 
-import aio_pika
 import pytest
 
 import zaqar_lite.rabbitmq
 from tests.rabbitmq.conftest import Host
-from tests.rabbitmq.test_apply import until
-from zaqar_lite.rabbitmq import amqp
 from zaqar_lite.rabbitmq.commands import add_commands
 from zaqar_lite.rabbitmq.topology import Topology
 
@@ -34,7 +29,6 @@ def delay(*words: str) -> int:
     ("words", "reason"),
     [
         (("explain", "16"), "15 s"),
-        (("plan", "--max-delay", "20y"), "beyond the maximum"),
         (("plan", "--target", "x"), "DESTINATION=QUEUE"),
         (("plan", "--prefix", "amq.x"), "prefix"),
         (("publish", "q", "{", "--dry-run"), "not JSON"),
@@ -42,20 +36,14 @@ def delay(*words: str) -> int:
         (("publish", "q", "1", "--ttl", "100ms", "--dry-run"), "whole seconds"),
         (("relay", "--destination", "nobody", "--dry-run"), "no destination"),
         (("apply", "--via", "amqp", "--prune"), "management"),
-        (("plan", "--unit-ms", "0"), "unit_ms"),
         (("publish", "a b", "1", "--dry-run"), "queue's name"),
-        (("publish", "q", "NaN", "--dry-run"), "not JSON"),
         (("publish", "q", "1", "--ttl", "1", "--dry-run"), "a ttl is 60"),
         (("publish", "q", "1", "--message-id", "", "--dry-run"), "message id"),
         (("relay", "--signed", "/no/such/file"), "No such file"),
         (("relay", "--os-cloud", "no-such-cloud"), "no-such-cloud"),
         (("relay", "--zaqar-url", "localhost:8888"), "not a server's address"),
-        (("apply", "--via", "amqp", "--amqp-url", "x"), "--amqp-url"),
-        (("apply", "--via", "amqp", "--amqp-url", "http://127.0.0.1"), "--amqp-url"),
         (("apply", "--via", "amqp", "--amqp-url", "amqp://u:hush@127.0.0.1:99999"), "--amqp-url"),
-        (("verify", "--management-url", "localhost"), "--management-url"),
         (("verify", "--management-url", "@/no/such/file"), "--management-url"),
-        (("relay", "--prefetch", "0"), "--prefetch"),
         (("relay", "--prefetch", "65536"), "--prefetch"),
         (("relay", "--metrics-port", "65536"), "--metrics-port"),
         (("relay", "--client-id", "nobody"), "UUID"),
@@ -158,45 +146,3 @@ def test_a_password_can_stay_in_a_file(
     assert delay("verify", *api) == 0
     assert delay("remove", "--amqp-url", host.amqp_url) == 0
     assert delay("verify", *api) == 2
-
-
-def test_a_policy_that_shortens_waits_fails_apply(
-    host: Host, capsys: pytest.CaptureFixture[str]
-) -> None:
-    api = ["--management-url", host.management_url, "--vhost", host.name]
-    policy = {"pattern": "^delay", "definition": {"message-ttl": 5}, "apply-to": "queues"}
-    host.put(f"policies/{quote(host.name, safe='')}/short", policy)
-    assert delay("apply", *api) == 2
-    told = capsys.readouterr().out
-    assert "+ exchange delay.ingest" in told
-    assert "left: policy queue delay.8: the policy 'short' says message-ttl 5" in told
-
-
-def test_a_publisher_of_too_few_bits_parks_nothing_and_what_is_parked_is_named(
-    host: Host, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """With four digits a key finds no route among five levels, and the broker confirms it."""
-    api = ["--management-url", host.management_url, "--vhost", host.name, "--bits", "5"]
-    assert delay("apply", *api) == 0
-    publish = ("publish", "q", "1", "--amqp-url", host.amqp_url, "--delay", "10")
-    assert delay(*publish, "--message-id", "few", "--bits", "4") == 0
-
-    async def states() -> tuple[int, dict[str, int]]:
-        """Count what is parked and what waits, as AMQP sees it, which is at once."""
-        async with amqp.connected(host.amqp_url) as connection:
-            waits = await amqp.waiting(connection, Topology(5))
-            return waits.pop("delay.unroutable", 0), waits
-
-    assert asyncio.run(states()) == (0, {"delay.8": 1})
-    assert delay("verify", *api) == 0
-
-    async def stray() -> None:
-        async with amqp.connected(host.amqp_url) as connection, connection.channel() as channel:
-            ingest = await channel.get_exchange("delay.ingest", ensure=False)
-            await ingest.publish(aio_pika.Message(b""), "zaqar.1.0.1.0")
-
-    asyncio.run(stray())
-    capsys.readouterr()
-    until(lambda: delay("verify", *api), lambda code: code == 2)
-    told = capsys.readouterr().out
-    assert "parked     queue delay.unroutable: 1 messages that no binding wanted" in told

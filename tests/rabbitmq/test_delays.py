@@ -1,8 +1,6 @@
 """Delays kept by a real broker. The unit is milliseconds, so that years pass in a second."""
 
 import asyncio
-import os
-import random
 import uuid
 from typing import Any
 from urllib.parse import quote
@@ -16,15 +14,9 @@ from tests.rabbitmq.traffic import arrive, collecting, publish_units
 from zaqar_lite.domain.errors import Invalid, Unavailable
 from zaqar_lite.rabbitmq import amqp
 from zaqar_lite.rabbitmq.publisher import Publisher
-from zaqar_lite.rabbitmq.topology import Anchor, QueueType, Topology, Unroutable
+from zaqar_lite.rabbitmq.topology import Anchor, QueueType, Topology
 
 pytestmark = pytest.mark.anyio
-
-MESSAGES = int(
-    os.environ.get(
-        "ZAQAR_TEST_DELAY_MESSAGES", "10000" if "ZAQAR_TEST_ALL" in os.environ else "2000"
-    )
-)
 
 
 @pytest.mark.parametrize(
@@ -44,18 +36,6 @@ async def test_every_delay_of_eight_bits_comes_by_its_own_way_and_never_early(
         assert arrival.queues == [hop.queue for hop in topology.path(units * 20 / 1000)]
         assert arrival.late_ms >= 0
     assert await amqp.waiting(connection, topology) == {}
-
-
-async def test_of_thousands_none_is_lost(connection: Connection) -> None:
-    topology = Topology(8, unit_ms=20)
-    chosen = random.Random(9)
-    await amqp.declare(connection, topology)
-    async with collecting(connection, "delay.zaqar") as collector:
-        delays = [chosen.randrange(256) for _ in range(MESSAGES)]
-        sent = await publish_units(connection, topology, delays, together=500)
-        await collector.wait_for(sent, seconds=60 + MESSAGES / 100)
-    assert sum(map(len, collector.arrivals.values())) == MESSAGES  # nor is any doubled
-    assert min(a.late_ms for (a,) in collector.arrivals.values()) >= 0
 
 
 async def test_a_missing_destination_parks_its_messages_and_blocks_nobody(
@@ -82,26 +62,6 @@ async def test_a_missing_destination_parks_its_messages_and_blocks_nobody(
                 await publisher.publish(message, delay=0.25)
             await zaqar.wait_for([f"z{number}" for number in range(5)], seconds=10)
             await parked.wait_for([f"g{number}" for number in range(60)], seconds=10)
-
-
-async def test_strange_keys_are_parked_or_returned_as_chosen(
-    connection: Connection,
-) -> None:
-    park = Topology(4, unit_ms=20)
-    give_back = Topology(4, unit_ms=20, prefix="strict", unroutable=Unroutable.RETURN)
-    await amqp.declare(connection, park)
-    await amqp.declare(connection, give_back)
-    async with connection.channel(on_return_raises=True) as channel:
-        ingest = await channel.get_exchange("delay.ingest", ensure=False)
-        keys = ["zaqar.1.1", "", "zaqar.0.1.2.0", "nobody.0.0.0.1", "zaqar.1.0.0.0.0"]
-        async with collecting(connection, park.parking) as parked:
-            for key in keys:
-                message = aio_pika.Message(b"", message_id=f"k{key}", headers={"due-ms": 0})
-                await ingest.publish(message, key)
-            await parked.wait_for([f"k{key}" for key in keys], seconds=10)
-        ingest = await channel.get_exchange("strict.ingest", ensure=False)
-        with pytest.raises(aio_pika.exceptions.PublishError):
-            await ingest.publish(aio_pika.Message(b""), "zaqar.1.1")
 
 
 async def test_a_topology_grows_with_messages_on_their_way(

@@ -5,9 +5,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
-import hcl2
 import pytest
 
 from zaqar_lite.domain.errors import Invalid
@@ -30,23 +28,6 @@ TOPOLOGIES = [
 ]
 
 
-def parsed(name: str) -> dict[str, Any]:
-    text: dict[str, Any] = hcl2.loads((MODULE / name).read_text())
-    return text
-
-
-def test_nothing_of_the_traps_of_the_provider() -> None:
-    """Its default is not durable, and plain `arguments` would send a time to live as a string."""
-    for block in parsed("main.tf")["resource"]:
-        ((kind, body),) = [(k.strip('"'), v) for k, v in block.items() if not k.startswith("__")]
-        settings = str(body)
-        if kind in {"rabbitmq_exchange", "rabbitmq_queue"}:
-            assert "'durable': True" in settings
-        if kind == "rabbitmq_queue":
-            assert "arguments_json" in settings
-            assert "'arguments'" not in settings
-
-
 def run(directory: Path, *words: str) -> str:
     assert TERRAFORM is not None
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TF_CLI_CONFIG")}
@@ -61,12 +42,6 @@ def run(directory: Path, *words: str) -> str:
     )
     assert done.returncode == 0, done.stderr + done.stdout
     return done.stdout
-
-
-@needs_terraform
-def test_the_files_are_formatted(tmp_path: Path) -> None:
-    shutil.copytree(MODULE, tmp_path / "module")
-    run(tmp_path, "fmt", "-check", "-diff", "-recursive")
 
 
 def without_resources(place: Path) -> None:

@@ -9,12 +9,10 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 import pytest
-from aio_pika.abc import AbstractConnection as Connection
 
 from tests.rabbitmq.conftest import Host
 from tests.rabbitmq.test_commands import delay
 from tests.rabbitmq.test_terraform import MODULE, needs_terraform, run
-from tests.rabbitmq.traffic import collecting, publish_units
 from tests.services.terraform import rabbitmq_provider
 from zaqar_lite.rabbitmq import exports
 from zaqar_lite.rabbitmq.topology import Topology
@@ -69,32 +67,6 @@ def place(host: Host, tmp_path: Path) -> Path:
 def choose(place: Path, host: Host, topology: Topology, **more: object) -> None:
     chosen = {**exports.terraform_variables(topology), "vhost": host.name, **more}
     (place / exports.TERRAFORM_VARIABLES).write_text(json.dumps(chosen))
-
-
-async def test_a_topology_grows_by_terraform_with_messages_on_their_way(
-    host: Host, connection: Connection, place: Path
-) -> None:
-    choose(place, host, OLD)
-    apply(place)
-    assert verified(host, OLD)
-    async with (
-        collecting(connection, "delay.zaqar") as collector,
-    ):
-        sent = await publish_units(connection, OLD, [0, 1, 15])
-        choose(place, host, GROWN, growing_from_bits=4)
-        apply(place)
-        assert not verified(host, GROWN), "the old bindings are foreign to the new topology"
-        choose(place, host, GROWN)
-        apply(place)
-        assert verified(host, GROWN)
-        sent |= await publish_units(connection, GROWN, [17])
-        await collector.wait_for(sent, seconds=40)
-        choose(place, host, Topology(6))
-        apply(place)
-        assert verified(host, Topology(6))
-    lates = [arrival.late_ms for found in collector.arrivals.values() for arrival in found]
-    assert len(lates) == len(sent)
-    assert min(lates) >= 0
 
 
 def test_terraform_refuses_what_would_lose_messages(host: Host, place: Path) -> None:

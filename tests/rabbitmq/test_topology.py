@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.rabbitmq.simulator import Simulator, topic_matches
+from tests.rabbitmq.simulator import Simulator
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.rabbitmq.topology import (
     Anchor,
-    Binding,
     Head,
     QueueType,
     Topology,
@@ -37,19 +36,6 @@ def plain(name: str) -> str:
 @pytest.mark.parametrize("case", VECTORS["bits"], ids=lambda case: str(case["max"]))
 def test_bits_follow_from_the_maximum(case: dict[str, int]) -> None:
     assert bits_for(case["max"]) == case["bits"]
-
-
-@pytest.mark.parametrize("bits", VECTORS["counts"], ids=str)
-def test_counts_are_the_published_ones(bits: str) -> None:
-    want, topology = VECTORS["counts"][bits], seed(int(bits))
-    levels = [queue for queue in topology.queues if queue.ttl_ms is not None]
-    computed = {plain(b.source) for b in topology.bindings} - {"done", "unroutable"}
-    bindings = [b for b in topology.bindings if plain(b.source) in computed]
-    assert topology.maximum == want["max_delay"]
-    assert len(levels) == want["queues"]
-    assert len(computed) == want["topic_exchanges"]
-    assert len(bindings) == want["bindings"]
-    assert len(topology.routing_key(0, "")) == want["digits_bytes"]
 
 
 @pytest.mark.parametrize("bits", VECTORS["topologies"], ids=str)
@@ -182,27 +168,6 @@ def test_the_greatest_numbers_of_bits(unit_ms: int, bits: int) -> None:
         bits_for(2**bits * unit_ms / 1000, unit_ms=unit_ms)
 
 
-@pytest.mark.parametrize(
-    ("patterns", "wrong"),
-    [
-        (["#.1.*", "#.0.1", "#.0.0.1", "#.0.0"], {9, 10, 11, 12, 13}),
-        (["#.1.*.*.*", "#.0.1.*.*", "#.0.0.1.*", "#.0.0.0.*"], {8, 9, 10, 11}),
-    ],
-    ids=["a digit too few", "a digit too many"],
-)
-def test_the_slip_at_8_is_seen_by_walking_every_delay(patterns: list[str], wrong: set[int]) -> None:
-    """A test that tries only 0, 7 and 15 would pass with either mistake."""
-    topology = seed(4)
-    ends = ["delay.4", "delay.2", "delay.1", "delay.done"]
-    altered = [b for b in topology.bindings if b.source != "delay.8.done"] + [
-        Binding("delay.8.done", end, "exchange" if end == "delay.done" else "queue", pattern)
-        for end, pattern in zip(ends, patterns, strict=True)
-    ]
-    simulator = Simulator(topology.exchanges, topology.queues, altered)
-    walks = {n: simulator.walk(topology.ingest, topology.routing_key(n, "")) for n in range(16)}
-    assert {n for n, walk in walks.items() if [j.wait_ms for j in walk] != [n * 1000]} == wrong
-
-
 def test_growth_doubles_only_what_no_publisher_may_send_yet() -> None:
     old, new = seed(4), seed(5, draining_bits=4)
     both = Simulator(
@@ -274,23 +239,3 @@ def test_parameters_out_of_bounds_are_refused(arguments: dict[str, Any], words: 
 def test_an_unknown_destination_is_refused() -> None:
     with pytest.raises(Invalid, match="no destination 'mail' here, only 'zaqar'"):
         Topology(4).routing_key(1, "mail")
-
-
-@pytest.mark.parametrize(
-    ("pattern", "key", "matches"),
-    [
-        ("#", "", True),
-        ("#", "a.b", True),
-        ("*", "", False),
-        ("", "", True),
-        ("#.1", "1", True),
-        ("#.1", "a.b.1", True),
-        ("#.1", "a.11", False),
-        ("*.1", "1", False),
-        ("a.#.b", "a.b", True),
-        ("#.0.#", "1.0.1", True),
-        ("a.*", "a.", True),  # an empty word is a word
-    ],
-)
-def test_topic_patterns(pattern: str, key: str, matches: bool) -> None:
-    assert topic_matches(pattern, key) is matches
