@@ -253,13 +253,15 @@ async def test_an_async_loop_without_a_block_says_what_it_needs(
 def test_a_claim_is_not_silently_empty_before_it_was_made(client: Client, queue: str) -> None:
     client.post(queue, 1)
     claim = client.claim(queue)
-    for asked in (bool, len, lambda one: one.messages):
+    for asked in (bool, len, lambda one: one.messages, lambda one: one.release("0" * 32)):
         with pytest.raises(TypeError, match="use `with"):
             asked(claim)
     with claim:
         assert len(claim) == 1
     with pytest.raises(RuntimeError, match="used once"), claim:
         pass
+    with client.claim(f"{queue}-empty") as nothing, pytest.raises(TypeError, match="empty"):
+        nothing.release("0" * 32)
     assert client.stats(queue).claimed == 0
 
 

@@ -100,18 +100,6 @@ def test_headers_may_be_those_of_kafka() -> None:
     assert message.headers == {"a": "ü", "key": "k"}
 
 
-def test_the_end_of_the_calendar_west_of_greenwich_makes_an_invalid_row(
-    server: ServerProcess, client: Client, queue: str
-) -> None:
-    """A usual value for `for ever`, which is in the year 10000 in UTC."""
-    options = parse({"endpoint": server.url, "queue": queue, "onInvalidRow": "skip"})
-    at = pa.array([0, 253_402_318_799_000_000, 1], pa.timestamp("us", tz="America/New_York"))
-    rows = pa.RecordBatch.from_arrays([at], ["body"])
-    written = Sender(options, types.StructType().add("body", "timestamp")).write(iter([rows]))
-    assert (written.stored, written.rejected) == (2, 1)
-    assert "out of range" in str(written.refused[0]["reason"])
-
-
 def test_a_row_names_its_group_and_its_key_is_the_same_without_one() -> None:
     kinds: dict[str, pa.DataType] = {"body": pa.string(), "ttl": pa.int32()}
     row = {"body": "1", "ttl": 60}
@@ -123,19 +111,6 @@ def test_a_row_names_its_group_and_its_key_is_the_same_without_one() -> None:
     assert none.idempotency_key == plain.idempotency_key
     keys = {one.idempotency_key for one in (none, seven, eight)}
     assert len(keys) == 3
-
-
-def test_a_row_has_its_key_in_whatever_order_the_rows_come() -> None:
-    """Rows that differ in one column alone must not swap their keys when a task is repeated."""
-    kinds = {"body": pa.string(), "headers": pa.map_(pa.string(), pa.string()), "ttl": pa.int32()}
-    rows: list[dict[str, Any]] = [
-        {"body": "1", "headers": [("a", "1"), ("b", "2")]},
-        {"body": "1", "headers": [("a", "2")]},
-        {"body": "1", "ttl": 60},
-        {"body": "1"},
-    ]
-    first, again = messages(kinds, *rows), messages(kinds, *reversed(rows))
-    assert [m.idempotency_key for m in first] == [m.idempotency_key for m in reversed(again)]
 
 
 @pytest.mark.parametrize(
@@ -162,15 +137,6 @@ def test_a_wrong_type_is_named_before_the_first_row(
         schema = schema.add(name, kind)
     with pytest.raises(OptionError, match=words):
         check(schema, None)
-
-
-def test_what_kafka_and_spark_have_is_taken() -> None:
-    columns = {"body": types.StructType().add("d", types.DecimalType()), "headers": HEADERS}
-    columns |= {"key": types.BinaryType(), "ttl": types.ShortType(), "delay": types.FloatType()}
-    wanted = types.StructType()
-    for name, kind in columns.items():
-        wanted = wanted.add(name, kind)
-    check(wanted, None)
 
 
 @pytest.mark.parametrize("policy", ["skip", "deadletter"])

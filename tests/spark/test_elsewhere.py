@@ -16,8 +16,6 @@ from tests.server import ServerProcess
 from tests.spark.conftest import environment
 from tests.spark.jobs_driver import ROWS
 from zaqar_lite.client import Client
-from zaqar_lite.spark.cli import parser
-from zaqar_lite.spark.session import settings_for
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,19 +46,6 @@ def test_jobs_run_elsewhere(
     }
     assert client.stats(queue).total == 40
     assert client.stats(f"{queue}-dead").total == 0
-
-
-def test_a_job_runs_here_or_there(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ZAQAR_LITE_URL", "http://zaqar:8888")
-    assert parser().parse_args(["stats", "--queue", "q"]).endpoint == "http://zaqar:8888"
-    assert "spark.driver.host" not in settings_for("spark://master:7077")
-    given = ["stats", "--queue", "q", "--remote", "sc://spark:15002", "--master", "local[2]"]
-    with pytest.raises(SystemExit) as ended:
-        parser().parse_args(given)
-    assert ended.value.code == 2
-    assert "--master: not allowed with argument --remote" in capsys.readouterr().err
 
 
 PAGE = Path(__file__).parents[2] / "api-ref" / "source" / "notebook-spark.rst"

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from pyspark.sql.datasource import EqualTo
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from tests.server import ServerProcess
 from tests.spark.test_parts import ID, options, values
 from zaqar_lite.client import Client, Forbidden, NewMessage
-from zaqar_lite.spark import browsing, queues
-from zaqar_lite.spark.browsing import BrowseStream, PushdownReader, QueueRange, ZaqarReader, browse
+from zaqar_lite.spark import browsing
+from zaqar_lite.spark.browsing import BrowseStream, QueueRange, browse
 from zaqar_lite.spark.claiming import ClaimStream
 from zaqar_lite.spark.options import ExtraColumn, OptionError, parse
 
@@ -68,37 +67,6 @@ def test_a_stream_of_a_pattern_takes_in_queues_that_are_new(
     rest = reader.latestOffset(batch, ReadMaxRows(100))
     assert rest["counts"] == {f"{queue}-last": 1}
     assert later not in rest["markers"]
-
-
-def test_a_pattern_is_browsed_in_batches_too(
-    server: ServerProcess, client: Client, queue: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = [f"{queue}-{number}" for number in range(3)]
-    ids = {name: client.post_batch(name, range(2)) for name in names}
-    given = {"endpoint": server.url, "queuePattern": f"{queue}-[01]"}
-    reader = ZaqarReader(parse(given), ID)
-    found = [one for part in reader.partitions() for one in values(reader.read(part))]
-    assert sorted(found) == sorted(ids[names[0]] + ids[names[1]])
-    narrow = PushdownReader(parse({**given, "pushdown": "true"}), ID)
-    list(narrow.pushFilters([EqualTo(("queue",), names[1])]))
-    assert {part.queue for part in narrow.partitions()} == {names[1]}
-    list(narrow.pushFilters([EqualTo(("queue",), names[2])]))
-    (nothing,) = narrow.partitions()
-    assert values(narrow.read(nothing)) == []
-
-    nobody = parse({**given, "queuePattern": f"no-{queue}*"})
-    with pytest.raises(
-        OptionError, match=r"No queue in the default project matches .*queuePattern"
-    ):
-        ZaqarReader(nobody, ID).partitions()
-    with pytest.raises(OptionError, match="'queuePattern' stands for 'queue'"):
-        parse({**given, "queue": queue})
-    with pytest.raises(OptionError, match="a claim stream has one queue"):
-        parse({**given, "mode": "claim", "stateDir": "/nowhere"})
-    monkeypatch.setattr(queues, "MOST_QUEUES", 2)
-    assert len(queues.queues_to_read(client, parse(given))) == 2
-    with pytest.raises(OptionError, match="More than 2 queues match"):
-        queues.queues_to_read(client, parse({**given, "queuePattern": f"{queue}-?"}))
 
 
 def test_a_stream_begins_at_an_instant(server: ServerProcess, client: Client, queue: str) -> None:
@@ -201,12 +169,3 @@ def test_a_key_in_a_file_proves_who_asks_and_for_which_project(
         parse({**given, "keyFile": "/no/such/file"}).client()
     with pytest.raises(OptionError, match="one of 'keyFile'"):
         parse({**given, "cloud": "devstack"})
-
-
-def test_retries_last_as_long_as_they_are_told() -> None:
-    with parse({"endpoint": "http://127.0.0.1:1", "retryTimeout": "0"}).client() as client:
-        assert client._retries.attempts == 1
-    with parse({"endpoint": "http://127.0.0.1:1"}).client() as client:
-        assert client._retries.attempts == 11
-    with parse({"endpoint": "http://127.0.0.1:1", "retryTimeout": "300"}).client() as client:
-        assert 60 < client._retries.attempts < 80

@@ -1,7 +1,6 @@
 """Readers, writers and the ledger as plain objects, without a Spark session."""
 
 import pickle
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +12,7 @@ import hdfs_native
 import pyarrow as pa
 import pytest
 from pyarrow import fs
-from pyspark.sql.datasource import EqualTo, In, IsNotNull
+from pyspark.sql.datasource import EqualTo, In
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import (
     DataType,
@@ -31,12 +30,11 @@ from tests.services.process import Service, free_port, wait_until
 from tests.services.s3 import S3Server
 from tests.spark.conftest import in_bucket, in_hdfs
 from zaqar_lite.client import Client
-from zaqar_lite.spark.browsing import BrowseStream, DataLoss, PushdownReader, ZaqarReader
+from zaqar_lite.spark.browsing import BrowseStream, DataLoss, PushdownReader
 from zaqar_lite.spark.claiming import ClaimStream, claim_messages
 from zaqar_lite.spark.ledger import Batch, Directory, Ledger, open_directory
 from zaqar_lite.spark.messages import InvalidRow, Messages
 from zaqar_lite.spark.options import OptionError, Options, parse
-from zaqar_lite.spark.rows import columns_of
 from zaqar_lite.spark.writer import Sender, ZaqarWriter
 
 BODY = StructType([StructField("body", StringType())])
@@ -74,22 +72,6 @@ def test_a_repeated_writer_stores_nothing_in_whatever_order_the_rows_come(
     assert client.stats(queue).total == 6
 
 
-def test_ranges_cover_a_queue_and_filters_on_it_are_used(
-    server: ServerProcess, client: Client, queue: str
-) -> None:
-    client.post_all(queue, range(100))
-    client.create_queue(f"{queue}-other")
-    given = options(server.url, f"{queue},{queue}-other", numPartitions=4, pageSize=100)
-    reader = PushdownReader(given, BODY)
-    kept = list(reader.pushFilters([EqualTo(("queue",), queue), IsNotNull(("queue",))]))
-    assert len(kept) == 2
-    parts = pickle.loads(pickle.dumps(reader.partitions()))  # noqa: S301 - our own bytes
-    assert {part.queue for part in parts} == {queue}
-    assert len(parts) == 4
-    rows = [int(body) for part in parts for body in values(reader.read(part))]
-    assert sorted(rows) == list(range(100))
-
-
 def test_a_filter_on_ids_gets_these_messages_alone(
     server: ServerProcess, client: Client, queue: str
 ) -> None:
@@ -105,13 +87,6 @@ def test_a_filter_on_ids_gets_these_messages_alone(
     list(reader.pushFilters([EqualTo(("id",), "not/an,id")]))
     (part,) = reader.partitions()
     assert values(reader.read(part)) == []
-
-
-def test_a_column_that_is_not_there_or_of_another_type_is_named() -> None:
-    with pytest.raises(OptionError, match="no column 'colour'; there are queue, id"):
-        columns_of(StructType([StructField("colour", StringType())]))
-    with pytest.raises(OptionError, match="'ttl' is int, not string"):
-        columns_of(StructType([StructField("ttl", StringType())]))
 
 
 def test_rows_become_messages_as_they_are() -> None:
@@ -193,21 +168,6 @@ def test_a_marker_stays_when_nothing_is_new_and_loss_is_noticed(
     assert len(values(lax.read(part))) == 4
     with pytest.raises(OptionError, match="checkpoint"):
         reader.latestOffset({"markers": {"other": ""}, "counts": {}}, ReadMaxRows(5))
-
-
-def test_available_now_ends_at_what_was_there(
-    server: ServerProcess, client: Client, queue: str
-) -> None:
-    client.create_queue(queue)
-    empty = BrowseStream(options(server.url, queue), ID)
-    empty.prepareForTriggerAvailableNow()
-    client.post_batch(queue, [1, 2, 3])
-    start = empty.initialOffset()
-    assert empty.latestOffset(start, ReadMaxRows(10)) == start
-    frozen = BrowseStream(options(server.url, queue), ID)
-    frozen.prepareForTriggerAvailableNow()
-    client.post_batch(queue, [4])
-    assert frozen.latestOffset(start, ReadMaxRows(10))["counts"] == {queue: 3}
 
 
 def claiming(
@@ -299,17 +259,6 @@ def test_a_ledger_lies_in_hdfs(hdfs_server: Service, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("HADOOP_USER_NAME", "stranger")
     with pytest.raises(RuntimeError, match="Permission denied: user=stranger"):
         Ledger(open_directory(place), "q").open()
-
-
-def test_a_ledger_in_an_hdfs_that_no_configuration_names_is_refused() -> None:
-    with pytest.raises(OptionError, match="'hdfs://nowhere/orders' can't be reached"):
-        open_directory("hdfs://nowhere/orders")
-
-
-def test_hdfs_names_the_package_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "hdfs_native", None)
-    with pytest.raises(OptionError, match=r"zaqar-lite\[spark-hdfs\]"):
-        open_directory("hdfs://namenode:8020/streams/orders")
 
 
 def test_a_ledger_out_of_reach_is_no_acknowledged_batch(
@@ -438,23 +387,3 @@ def test_a_rate_is_that_of_all_tasks_however_few_run_at_a_time(
     assert time.monotonic() - began < 30
     for one in (sender, dead, again):
         one.abort([])
-
-
-def test_a_reader_needs_a_queue() -> None:
-    given = parse({"endpoint": "http://127.0.0.1:1"})
-    with pytest.raises(OptionError, match="Name what to read"):
-        ZaqarReader(given, BODY).partitions()
-    with pytest.raises(OptionError, match="Name what to read"):
-        BrowseStream(given, BODY).initialOffset()
-
-
-def test_a_page_is_as_large_as_the_server_allows_but_not_above_200(
-    server: ServerProcess, queue: str
-) -> None:
-    with options(server.url, queue).client() as client:
-        assert client.page_size == 200
-    with options(server.url, queue, pageSize=1000).client() as client:
-        assert client.page_size == 1000
-    with ServerProcess("memory://", env={"ZAQAR_LITE_MAX_LARGE_PAGE": "20"}) as small:
-        with options(small.url, queue).client() as client:
-            assert client.page_size == 20
