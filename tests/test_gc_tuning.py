@@ -46,13 +46,6 @@ def collector() -> Iterator[Collector]:
     gc.collect()
 
 
-@pytest.fixture
-def freezes_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take every collection for a long one, and as many frozen objects as were left for many."""
-    monkeypatch.setattr(gc_tuning, "_LONG", 0.0)
-    monkeypatch.setattr(gc_tuning, "_ENOUGH", 20_000)
-
-
 @contextmanager
 def full_collections() -> Iterator[list[int]]:
     """How many objects each full collection has looked at."""
@@ -81,21 +74,6 @@ def test_no_collection_looks_at_all_that_is_kept(collector: Collector) -> None:
     thorough = [count for count in looked_at if count > 100_000]
     # At 500,000 objects, and at twice as many; what this process had before makes them come sooner.
     assert 1 <= len(thorough) <= 3
-
-
-@pytest.mark.usefixtures("freezes_all")
-def test_what_was_frozen_and_freed_since_makes_no_thorough_collection(collector: Collector) -> None:
-    base: list[list[object]] = [[] for _ in range(50_000)]
-    gc.collect()
-    turn()
-    with full_collections() as looked_at:
-        for _ in range(30):
-            kept: list[list[object]] = [[] for _ in range(10_000)]
-            gc.collect()
-            turn()
-            del kept
-    assert len(looked_at) >= 30
-    assert max(looked_at) < len(base)
 
 
 def most_garbage() -> tuple[int, int]:

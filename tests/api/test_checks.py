@@ -1,6 +1,6 @@
 """What a request is asked before its action: headers, names, paths, methods."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -161,21 +161,6 @@ async def test_refuses_a_form_with_a_body_and_takes_one_without(api: Api) -> Non
     form = "application/x-www-form-urlencoded"
     await api.expect(400, "PUT", "", {"a": 1}, Content_Type=form, title="Invalid Content-Type")
     await api.expect(201, "PUT", "", Content_Type=form)
-
-
-async def test_reads_a_chunked_body(api: Api) -> None:
-    async def parts(size: int) -> AsyncIterator[bytes]:
-        yield b'{"messages": [{"body": "'
-        yield b"x" * size
-        yield b'"}]}'
-
-    path = f"/v2/queues/{api.queue}/messages"
-    assert (await api.http.post(path, content=parts(100))).status_code == 201
-    refused = await api.http.post(path, content=parts(300_000))
-    assert (refused.status_code, refused.json()["title"]) == (400, "Invalid API request")
-    assert [len(message["body"]) for message in await api.browse()] == [100]
-    odd = await api.http.post(path, content=parts(1), headers={"Transfer-Encoding": "gzip"})
-    assert odd.status_code == 400
 
 
 async def test_refuses_a_header_of_64_kib(api: Api) -> None:

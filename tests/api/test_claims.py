@@ -1,13 +1,11 @@
 """Claims, delays and dead letters over HTTP."""
 
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.api.conftest import Api, MakeApi, claim_id_of
-from zaqar_lite.service import policy
 
 pytestmark = pytest.mark.anyio
 
@@ -114,49 +112,6 @@ async def test_a_queue_that_delays_shows_and_edits_what_waits_when_asked(api: Ap
     await api.expect(404, "PATCH", f"messages/{first}", {"body": 3})
 
 
-async def test_delivers_exactly_max_claim_count_times_then_moves(api: Api) -> None:
-    target = f"{api.queue[:50]}-dead"
-    policy_of = {"_max_claim_count": 2, "_dead_letter_queue": target}
-    await api.call("PUT", "", {**policy_of, "_dead_letter_queue_messages_ttl": 1_000})
-    (message_id,) = await api.post({"body": 1})
-    for count in (1, 2):
-        (held,) = await api.claim(1, "&details=true", ttl=60, grace=60)
-        assert held["claim_count"] == count
-        await api.call("PATCH", f"claims/{claim_id_of(held)}", {"ttl": 60})
-        await api.call("DELETE", f"claims/{claim_id_of(held)}")
-    last = claim_id_of(held)
-    api.advance(100)
-    assert await api.claim() == []
-    await api.expect(404, "GET", f"messages/{message_id}")
-    path = f"/v2/queues/{target}/messages"
-    (letter,) = (await api.call("GET", f"{path}?echo=true&details=true")).json()["messages"]
-    assert (letter["id"], letter["body"], letter["claim_count"]) == (message_id, 1, 2)
-    assert "claim_id" not in letter["href"]
-    dead = letter["dead_letter"]
-    assert (dead["source"], dead["claim_count"], dead["last_claim_id"]) == (api.queue, 2, last)
-    assert dead["last_client_id"] == "3381af922b9e11e3b19171861300734c"
-    names = [queue["name"] for queue in (await api.call("GET", "/v2/queues")).json()["queues"]]
-    assert target in names
-    assert letter["age"] >= 100
-    api.advance(970)  # its ttl counts from the move
-    await api.expect(200, "GET", letter["href"])
-    api.advance(31)
-    await api.expect(404, "GET", letter["href"])
-
-
-async def test_the_sweep_creates_the_dead_letter_queue_too(
-    make_api: MakeApi, tmp_path: Path
-) -> None:
-    async with make_api(store=f"embedded://{tmp_path}/store") as api:
-        await api.call("PUT", "", {"_max_claim_count": 1, "_dead_letter_queue": "dead"})
-        await api.post({"body": "bad"})
-        await api.claim()
-        api.advance(301)  # the claim lapses: the sweep meets it first
-        await api.until("/v2/queues?name=dead", lambda page: page["queues"])
-        letters = (await api.call("GET", "/v2/queues/dead/messages?echo=true")).json()
-        assert [letter["body"] for letter in letters["messages"]] == ["bad"]
-
-
 @pytest.mark.parametrize("room", [1, 2])
 @pytest.mark.parametrize("way", ["claim", "pop"])
 async def test_dead_letters_make_their_queue_where_the_project_has_room(
@@ -192,32 +147,6 @@ async def test_refuses_chains_of_dead_letter_queues(api: Api) -> None:
     await api.call("DELETE", "/v2/queues/a")
     await api.call("DELETE", "/v2/queues/also")
     await api.set(*chained)
-
-
-async def pile_up(api: Api, count: int) -> None:
-    """Let so many messages stand first in the queue that are dead letters when claimed next."""
-    for start in range(0, count, 100):
-        await api.post(*({"body": number} for number in range(start, start + 100)))
-    claimed = [await api.claim(20) for _ in range(count // 20)]
-    for messages in claimed:
-        await api.call("DELETE", f"claims/{claim_id_of(messages[0])}")
-    await api.set("_dead_letter_queue", f"{api.queue}-letters")
-    await api.set("_max_claim_count", 1)
-    await api.post({"body": "ready"})
-
-
-@pytest.mark.parametrize(
-    ("method", "path"), [("POST", "claims?limit=1"), ("DELETE", "messages?pop=1")]
-)
-async def test_dead_letters_before_the_ready_messages_do_not_look_like_an_empty_queue(
-    api: Api, monkeypatch: pytest.MonkeyPatch, method: str, path: str
-) -> None:
-    monkeypatch.setattr(policy, "_LONGEST_SEARCH", 60.0)  # a second, however busy the machine is
-    await pile_up(api, 2_000)
-    taken = (await api.call(method, path)).json()["messages"]
-    assert [message["body"] for message in taken] == ["ready"]
-    letters = await api.call("GET", f"/v2/queues/{api.queue}-letters/stats")
-    assert letters.json()["messages"]["total"] == 2_000
 
 
 YEAR = 31_536_000

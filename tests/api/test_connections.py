@@ -2,14 +2,11 @@
 
 import contextlib
 import gzip
-import json
 import random
 import socket
 import time
 import uuid
 from collections.abc import Iterator
-from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -262,29 +259,6 @@ def test_a_request_that_comes_byte_by_byte_has_an_end(strict: ServerProcess, beg
         assert 4.5 < time.monotonic() - started < 25
 
 
-def test_heads_that_come_by_halves_are_dropped_and_hold_up_nobody(strict: ServerProcess) -> None:
-    """However slowly each of them goes on: a head has a total time."""
-    started = time.monotonic()
-    with contextlib.ExitStack() as stack, Raw(strict) as other:
-        slow = [stack.enter_context(Raw(strict)) for _ in range(20)]
-        for raw in slow:
-            raw.send(b"GET /v2/queues HTTP/1.1\r\nX-Half: ")
-        ended: list[float] = []
-        while slow:
-            assert time.monotonic() - started < 60, f"{len(slow)} are still there"
-            asked = time.monotonic()
-            assert other.call("GET", "/v2/queues").status == 200
-            assert time.monotonic() - asked < 10
-            for raw in list(slow):
-                try:
-                    raw.send(b"x")
-                except ConnectionError:
-                    slow.remove(raw)
-                    ended.append(time.monotonic() - started)
-            time.sleep(0.2)
-    assert min(ended) > 2.5, "dropped by its total time, not by its silence"
-
-
 def test_connections_are_bounded_and_a_full_table_is_logged_once() -> None:
     with (
         ServerProcess("memory://", env={"ZAQAR_LITE_MAX_CONNECTIONS": "8"}) as server,
@@ -308,37 +282,11 @@ def test_connections_are_bounded_and_a_full_table_is_logged_once() -> None:
         assert server.log().count("max_connections") == 1
 
 
-def test_clients_that_send_no_http_do_not_fill_the_log() -> None:
-    with ServerProcess("memory://") as server:
-        for _ in range(30):
-            with Raw(server) as raw:
-                raw.send(b"\x16\x03\x01 no HTTP\r\n\r\n")
-                assert raw.answer().status == 400
-            with Raw(server) as raw:
-                raw.send(request("GET", "/livez", headers=H2C))
-                assert raw.answer().status == 200
-        assert server.log().count("Invalid HTTP request received.") == 1
-        assert server.log().count("Unsupported upgrade request.") == 1
-
-
 def test_connections_that_the_open_files_cannot_hold_are_told_of() -> None:
     limited = ["sh", "-c", 'ulimit -n 300 && exec "$@"', "sh"]
     with ServerProcess("memory://", wrapper=limited) as server:
         assert "ulimit -n" in server.log()
         assert "44 connections at most" in server.log()
-
-
-def test_requests_that_are_sent_ahead_are_answered_in_their_order(server: ServerProcess) -> None:
-    """However many: they are parsed as they have their turns, and bodies may lie between them."""
-    body = b'{"messages": [{"body": "%b"}]}' % (b"x" * 20_000)
-    headers = {"Content-Length": str(len(body))}
-    with Raw(server) as raw:
-        few = [request("GET", f"/v2/queues?limit={n % 20 + 1}") for n in range(200)]
-        post = request("POST", "/v2/queues/ahead/messages", headers=headers) + body
-        raw.socket.sendall(b"".join(few * 5 + [post] + few * 5 + [post, *few[:3]]))
-        statuses = [raw.answer().status for _ in range(2_005)]
-    assert {n for n, status in enumerate(statuses) if status == 201} == {1_000, 2_001}
-    assert {*statuses} == {200, 201}
 
 
 LARGEST = 262_144
@@ -443,48 +391,6 @@ def test_a_connection_is_kept_as_long_as_the_setting_says(strict: ServerProcess)
         started = time.monotonic()
         assert raw.rest() == b""
         assert time.monotonic() - started < 20
-
-
-METADATA: list[dict[str, object]] = [
-    {},
-    {"_default_message_delay": 5},
-    {"_max_claim_count": 1, "_dead_letter_queue": "dead"},
-    {"_filter": "a = 'b'"},
-]
-
-
-@pytest.mark.parametrize(
-    ("store", "auth"), [("memory://", "none"), ("embedded:data", "none"), ("memory://", "keys")]
-)
-def test_what_is_answered_without_a_task_needs_none(store: str, auth: str, tmp_path: Path) -> None:
-    """`asyncio.timeout` and others do: every first request of its kind would be a 500."""
-    quotas = ("MESSAGES", "QUEUES", "CONNECTIONS", "WRITE_REQUESTS", "READ_REQUESTS")
-    env = {f"ZAQAR_LITE_QUOTAS__{name}": "1000" for name in quotas}
-    key = tmp_path / "admin.key"
-    started = ServerProcess(store, "--auth", auth, "--admin-key-file", str(key), env=env)
-    with started.start(ready=204 if auth == "none" else 401) as server:
-        text = key.read_text().strip() if key.exists() else "unasked"
-        call = partial(Raw.call, Authorization=f"Bearer {text}")
-        for kind, metadata in enumerate(METADATA):
-            for number, (method, below, document) in enumerate(
-                (
-                    ("GET", "messages", None),
-                    ("POST", "messages", {"messages": [{"body": 1}] * 5}),
-                    ("POST", "claims?limit=5", {"ttl": 60, "grace": 60}),
-                    ("DELETE", "messages?pop=1", None),
-                    ("DELETE", f"messages?ids={'0' * 32}", None),
-                    ("POST", f"claims/{'0' * 32}/settle", {"delete": ["0" * 32]}),
-                )
-            ):
-                queue = f"/v2/queues/q-{kind}-{number}"
-                with Raw(server) as raw:
-                    made = call(raw, "PUT", queue, json.dumps(metadata).encode())
-                    assert made.status == 201
-                body = b"" if document is None else json.dumps(document).encode()
-                for place in (queue, f"/v2/queues/new-{kind}-{number}", f"/v2/topics/t-{number}"):
-                    with Raw(server) as raw:
-                        assert call(raw, method, f"{place}/{below}", body).status < 500
-        assert "Traceback" not in server.log()
 
 
 def test_http_1_0_and_a_wish_to_close_end_the_connection(server: ServerProcess) -> None:

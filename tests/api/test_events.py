@@ -2,11 +2,7 @@
 
 import asyncio
 import json
-import os
-import queue
-import shutil
 import socket
-import subprocess
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping
@@ -21,7 +17,6 @@ from tests.api.conftest import CLIENT_ID, PROJECT, Api, MakeApi, signed_by
 from tests.api.sockets import SENDER, Raw, request
 from tests.conftest import StartServer
 from tests.idle_connections import opened
-from tests.local_http import LocalHandler, LocalServer
 from tests.server import ServerProcess
 from tests.waiting import until
 from zaqar_lite.client import Client
@@ -285,40 +280,6 @@ async def test_who_comes_back_misses_nothing_that_became_visible_meanwhile(api: 
     assert sorted(seen.bodies) == list(range(60))
 
 
-async def test_what_was_cut_anywhere_is_told_again_or_for_the_first_time(api: Api) -> None:
-    """Read one event, go away, come back by its id: all are told, and few of them twice."""
-    await delayed(api)
-    for n in range(30):
-        await api.post({"body": n, "delay": n % 3})
-    api.advance(5)
-    bodies: list[Any] = []
-    last: str | None = None
-    for _ in range(200):
-        async with listening(api, "echo=true&seconds=0", last) as listener:
-            await asyncio.wait_for(listener.ended.wait(), 10)
-            if listener._events.empty():
-                break
-            event = await listener.next()
-            bodies.append(event.body)
-            last = event.id
-    assert sorted(set(bodies)) == list(range(30))
-
-
-async def test_a_delay_that_is_switched_off_or_cut_short_tells_what_waited(api: Api) -> None:
-    await delayed(api)
-    first, _ = await api.post({"body": "edited", "delay": 30}, {"body": "waits", "delay": 30})
-    async with listening(api) as listener:
-        await listener.head
-        await api.post({"body": "now", "delay": 0})
-        assert (await listener.next()).body == "now"
-        await api.expect(200, "PATCH", f"messages/{first}", {"delay": 0})
-        assert (await listener.next()).body == "edited"
-        await api.set("_default_message_delay", 0)
-        await api.post({"body": "after"})
-        assert sorted(await listener.bodies(2)) == ["after", "waits"]
-        assert listener.rest() == []
-
-
 async def test_streams_count_among_those_who_wait(make_api: MakeApi) -> None:
     async with make_api(max_waiters_per_project=2) as api:
         async with listening(api) as one, listening(api) as two:
@@ -448,60 +409,3 @@ def test_a_reader_that_does_not_read_is_dropped(server_process: StartServer) -> 
         full.send(stream())
         assert b"200 OK" in full._until(b"\r\n\r\n")
         server.wait_for(lambda: not waiting(server))  # though it would last an hour
-
-
-_PAGE = b"""<!doctype html><script>
-const source = new EventSource(%s);
-source.onmessage = event => fetch("/seen?" + JSON.parse(event.data).body);
-</script>"""
-
-
-class _Site(LocalServer):
-    """Another origin: a page that opens a stream, and what its script says to have seen."""
-
-    def __init__(self, page: bytes) -> None:
-        super().__init__(_Visitor)
-        self.page = page
-        self.seen: queue.Queue[str] = queue.Queue()
-
-
-class _Visitor(LocalHandler):
-    server: _Site
-
-    def get(self) -> None:
-        path, _, said = self.path.partition("?")
-        if path == "/seen":
-            self.server.seen.put(said)
-        page = self.server.page if path == "/" else b""
-        self.answer(200, page, {"Content-Type": "text/html"})
-
-
-@pytest.mark.skipif("ZAQAR_TEST_ALL" not in os.environ, reason="needs a browser")
-def test_a_page_of_another_origin_opens_a_signed_address(
-    server_process: StartServer, tmp_path: Any
-) -> None:
-    """Also after the server was started again: the browser comes back by itself."""
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    assert browser is not None, "install chromium"
-    key = {"ZAQAR_LITE_SIGNED_URL_SECRET_KEY": SIGNED["signed_url_secret_key"]}
-    server = server_process(f"embedded://{tmp_path}/data", env=key)
-    with Client(server.url, project=PROJECT) as client:
-        client.post("orders", "one")
-        permit = client.share("orders", paths=["events"])
-        page = _PAGE % json.dumps(permit.address(server.url)).encode()
-        flags = ("--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}")
-        with _Site(page) as site:
-            with subprocess.Popen(
-                [browser, *flags, site.url], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-            ) as running:
-                try:
-                    assert site.seen.get(timeout=60) == "one"
-                    client.post("orders", "two")
-                    assert site.seen.get(timeout=30) == "two"
-                    server.kill()
-                    server.start()
-                    client.post("orders", "three")
-                    assert site.seen.get(timeout=60) == "three"
-                finally:
-                    running.terminate()
-                    site.shutdown()

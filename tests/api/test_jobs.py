@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import operator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -84,11 +83,6 @@ async def test_a_dry_run_tells_what_is_meant(api: Api) -> None:
     assert len(await api.bodies("letters")) == 2
 
 
-async def test_of_an_empty_queue_nothing_is_refused(api: Api) -> None:
-    job = await run(api, f"{LETTERS}/redrives", {"filter": {}})
-    assert (job["state"], job["examined"], job["refused"]) == ("completed", 0, {})
-
-
 async def test_few_ids_are_put_back_at_once(api: Api) -> None:
     first, second, third, fourth = await let_die(api, *range(1, 5))
     await api.call("POST", f"{LETTERS}/claims?limit=1")
@@ -132,18 +126,6 @@ async def test_a_letter_goes_back_three_times_unless_somebody_insists(api: Api) 
     assert answer.json()["done"] == 1
 
 
-async def test_letters_go_where_they_are_told_to_and_wait_there(api: Api) -> None:
-    ids = await let_die(api, "a", "b")
-    await api.call("PUT", "/v2/queues/repair", {"_default_message_delay": 1})
-    document = {"ids": ids, "to": "repair", "delay": 60, "reset": "none"}
-    assert (await api.call("POST", f"{LETTERS}/redrives", document)).json()["done"] == 2
-    await api.expect(204, "POST", "/v2/queues/repair/claims")
-    api.advance(61)
-    claimed = (await api.call("POST", "/v2/queues/repair/claims?details=true")).json()["messages"]
-    assert [message["id"] for message in claimed] == ids
-    assert [message["claim_count"] for message in claimed] == [2, 2]
-
-
 async def test_one_job_of_a_kind_runs_and_can_be_cancelled(api: Api) -> None:
     await let_die(api, *range(20))
     slow = {"filter": {}, "max_per_second": 1}
@@ -160,27 +142,6 @@ async def test_one_job_of_a_kind_runs_and_can_be_cancelled(api: Api) -> None:
     await api.expect(204, "DELETE", path)
     for method in ("GET", "DELETE"):
         await api.expect(404, method, f"{LETTERS}/redrives/nobody")
-
-
-async def test_slow_jobs_of_a_project_leave_places_for_others(api: Api) -> None:
-    delay = {"_default_message_delay": 600}
-    many = {"messages": [{"body": n} for n in range(100)]}
-
-    async def begin(queue: str, project: str, **order: int) -> str:
-        path = f"/v2/queues/{queue}"
-        await api.call("PUT", path, delay, x_project_id=project)
-        await api.call("POST", f"{path}/messages", many, x_project_id=project)
-        order_of = {"filter": {}, **order}
-        begun = await api.call("POST", f"{path}/delayed/fire", order_of, x_project_id=project)
-        assert begun.status_code == 202, begun.text
-        return begun.headers["location"]
-
-    for number in range(20):
-        await begin(f"slow-{number}", "greedy", max_per_second=1)
-    path = await begin("quick", "modest")
-    is_over = operator.itemgetter("ended")
-    job = await api.until(path, is_over, x_project_id="modest")
-    assert (job["state"], job["done"]) == ("completed", 100)
 
 
 async def test_a_limit_and_a_rate_count_what_is_meant(api: Api) -> None:
@@ -335,18 +296,6 @@ async def test_what_is_claimed_meanwhile_is_not_cancelled(make_api: MakeApi) -> 
             assert (job["done"], job["refused"]) == (1, {"claimed": 1})
             left = await api.browse("echo=true&include_claimed=true")
             assert [one["id"] for one in left] == ids[:1]
-
-
-async def test_a_reason_is_the_consumers_or_the_limits(api: Api) -> None:
-    await api.call("PUT", "", {"_dead_letter_queue": "letters", "_max_failures": 1})
-    await api.post({"body": 1})
-    (message,) = await api.claim()
-    act = {"claim": {"release_in": 0, "failed": True, "reason": "http_503"}}
-    await api.expect(204, "PATCH", message["href"], act)
-    reasons = [{"reason": one} for one in ("http_503", "max_failures")]
-    for choice in (*reasons, {"where": "reason = 'http_503'"}):
-        document = {"filter": choice, "dry_run": True}
-        assert (await run(api, f"{LETTERS}/redrives", document))["selected"] == 1
 
 
 async def test_the_samples_of_the_reference_are_taken_and_answered(api: Api) -> None:

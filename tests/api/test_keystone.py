@@ -24,7 +24,6 @@ from zaqar_lite.domain.errors import (
     Unavailable,
 )
 from zaqar_lite.server.identity_servers import Cloud, KeystoneServer
-from zaqar_lite.service.identity import login_throttle
 from zaqar_lite.service.identity.authentication import Authenticator, Credential, Place
 from zaqar_lite.service.identity.keystone import Account
 from zaqar_lite.service.identity.keystone import Keystone as KeystoneTokens
@@ -163,32 +162,6 @@ async def test_nothing_is_believed_where_the_setting_is_0(
 
 
 @pytest.mark.slow
-async def test_guessing_costs_keystone_one_call_a_second_and_good_tokens_nothing(
-    keystone: Keystone,
-) -> None:
-    server = KeystoneServer(keystone.url, True, timeout=60)
-    identity = Authenticator([provider_of(server)], 60, Clock())
-    good, new = token_of(keystone.issue()), token_of(keystone.issue())
-    await identity.identify(good, "192.0.2.1")
-    begun = time.monotonic()
-    guesses = [
-        asyncio.create_task(identity.identify(token_of(f"guess-{number}"), "192.0.2.1"))
-        for number in range(10_000)
-    ]
-    for _ in range(20):  # beside them
-        await asyncio.sleep(0.001)
-        assert (await identity.identify(good, "192.0.2.1")).user == "alice"
-    assert (await identity.identify(new, "192.0.2.2")).user == "alice"
-    told = {type(one) for one in await asyncio.gather(*guesses, return_exceptions=True)}
-    await server.stop()
-    assert told == {Unauthenticated, TooMany}
-    guessed = [text for text in keystone.lookups if text.startswith("guess")]
-    # Who was good once may have two looked at together.
-    assert len(guessed) <= 2 + (time.monotonic() - begun)
-    assert len(keystone.lookups) == len(guessed) + 2
-
-
-@pytest.mark.slow
 async def test_guesses_of_many_addresses_share_one_call_a_second(keystone: Keystone) -> None:
     server = KeystoneServer(keystone.url, True, timeout=60)
     identity = Authenticator([provider_of(server)], 60, Clock())
@@ -253,24 +226,6 @@ def provider_of(server: KeystoneServer) -> KeystoneTokens:
 
 def token_of(text: str) -> Credential:
     return Credential(Place.TOKEN, text)
-
-
-async def test_many_new_tokens_of_an_address_are_let_in_together(
-    guarded: Api, keystone: Keystone, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(login_throttle, "LONGEST", 60.0)  # however busy the machine is
-    keystone.state.slow = 0.05
-    tokens = [keystone.issue() for _ in range(100)]
-    answers = await asyncio.gather(*(ask(guarded, token) for token in tokens))
-    assert {answer.status_code for answer in answers} == {200}
-    assert 2 < keystone.state.most_at_once <= login_throttle.WIDEST
-
-
-async def test_the_pace_is_a_setting(make_api: MakeApi, keystone: Keystone) -> None:
-    async with make_api(**settings(keystone, max_failed_logins=6_000)) as api:
-        for number in range(50):
-            assert (await ask(api, f"guess-{number}")).status_code == 401
-    assert len(keystone.lookups) == 50
 
 
 # Keystone in trouble.

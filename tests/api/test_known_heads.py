@@ -1,7 +1,6 @@
 """Heads that are known and not parsed again: each must stand for the same request only."""
 
 import gc
-import json
 import random
 import time
 import uuid
@@ -9,7 +8,6 @@ import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -52,62 +50,11 @@ def test_a_head_that_is_known_stands_for_the_same_request_only(server: ServerPro
         assert raw.answer().json()["messages"]["total"] == 7
 
 
-def test_a_head_with_another_length_or_key_is_not_the_one_before(server: ServerProcess) -> None:
-    path = f"/v2/queues/{uuid.uuid4().hex}/messages"
-
-    def post(size: int, key: str) -> bytes:
-        body = b'{"messages": [{"body": "%b"}]}' % (b"x" * size)
-        return request("POST", path, body, headers={"Idempotency-Key": key})
-
-    sent = [(1, "a"), (20, "b"), (3, "a"), (1, "a"), (1, "c"), (7_000_000, "d"), (20, "b")]
-    found: list[list[str]] = []
-    for size, key in sent:
-        with Raw(server) as raw:
-            raw.send(post(size, key))
-            answer = raw.answer()
-            found.append(answer.json().get("resources", [str(answer.status)]))
-    one, two, conflict, again, three, too_large, two_again = found
-    assert (again, two_again) == (one, two)
-    assert (conflict, too_large) == (["409"], ["400"])
-    assert len({*one, *two, *three}) == 3
-    with Raw(server) as raw:
-        listed = raw.call("GET", f"{path}?echo=true").json()["messages"]
-    assert [len(one["body"]) for one in listed] == [1, 20, 1]
-
-
 def test_a_body_is_too_large_whatever_is_known_of_its_head(server: ServerProcess) -> None:
     path = f"/v2/queues/{uuid.uuid4().hex}/claims"
     for size, status in ((5_000, 413), (10, 204), (20, 204), (5_000, 413), (5_001, 413), (10, 204)):
         with Raw(server) as raw:
             assert raw.call("POST", path, b"{}" + b" " * size).status == status
-
-
-def test_each_id_is_that_of_its_own_message_or_claim(server: ServerProcess) -> None:
-    queue = f"/v2/queues/{uuid.uuid4().hex}"  # it looks like an id
-    with Raw(server) as raw:
-        for number in range(4):
-            sent = {"messages": [{"body": number}]}
-            assert raw.call("POST", f"{queue}/messages", json.dumps(sent).encode()).status == 201
-        claims = [raw.call("POST", f"{queue}/claims?limit=1", b"{}").json() for _ in range(4)]
-        held = [urlsplit(one["messages"][0]["href"]) for one in claims]
-        for number, (path, query) in enumerate((one.path, one.query) for one in held):
-            assert raw.call("GET", path).json()["body"] == number
-            claim_id, message_id = query.partition("=")[2], path.rpartition("/")[2]
-            (found,) = raw.call("GET", f"{queue}/messages?ids={message_id}").json()["messages"]
-            assert found["body"] == number
-            (found,) = raw.call("GET", f"{queue}/claims/{claim_id}").json()["messages"]
-            assert found["body"] == number
-            other = held[number - 1].query
-            assert raw.call("DELETE", f"{path}?{other}").status in (400, 403)
-            if number % 2:
-                assert raw.call("DELETE", f"{path}?{query}").status == 204
-            else:
-                acts = json.dumps({"delete": [message_id]}).encode()
-                answer = raw.call("POST", f"{queue}/claims/{claim_id}/settle", acts)
-                assert answer.status == 200
-            assert raw.call("GET", path).status == 404
-            left = raw.call("GET", f"{queue}/stats").json()["messages"]["total"]
-            assert left == 3 - number
 
 
 LINES = (

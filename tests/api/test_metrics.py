@@ -2,14 +2,12 @@
 
 import re
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.api.conftest import Api, MakeApi, bearer, claim_id_of
 from tests.waiting import until
-from zaqar_lite.api import application
 from zaqar_lite.service.metrics import queue_depths as census
 from zaqar_lite.service.metrics.shared_counters import LATENESS
 
@@ -121,22 +119,6 @@ async def test_counts_apart_what_the_server_keeps_for_itself(make_api: MakeApi) 
         assert not [name for name in found if "~" in name]
 
 
-async def test_counts_what_lies_in_several_pools_once(make_api: MakeApi, tmp_path: Path) -> None:
-    async with make_api(admin_mode=True, pooling=True) as api:
-        for pool in ("one", "two"):
-            document = {"uri": f"embedded:{tmp_path}/{pool}", "weight": 100}
-            await api.expect(201, "PUT", f"/v2/pools/{pool}", document)
-        for name in "abcdef":
-            await api.call("PUT", f"/v2/queues/{name}", {"_default_message_delay": 600})
-            subscription = {"subscriber": "http://receiver.example/", "ttl": 3600}
-            path = f"/v2/queues/{name}/subscriptions"
-            await api.expect(201, "POST", path, subscription)
-            document = {"messages": [{"body": 1}]}
-            path = f"/v2/queues/{name}/messages"
-            await api.expect(201, "POST", path, document)
-        await counted(api, delayed_messages=6, counted_queues=6, pending_deliveries=6)
-
-
 async def test_tells_how_late_each_delayed_message_of_a_claim_and_of_a_pop_is(api: Api) -> None:
     await api.call("PUT", "", {"_default_message_delay": 10})
     await api.post({"body": 1, "delay": 0}, {"body": 2}, {"body": 3}, {"body": 4, "delay": 11})
@@ -222,16 +204,3 @@ async def test_is_open_to_operators_only_where_somebody_authenticates(
         api.http.headers.update(bearer(key))
         assert (await api.http.get("/metrics")).status_code == 403
         assert (await api.http.get("/v2/queues/q/depth")).json()["depth"] == 0
-
-
-async def test_what_works_for_long_is_always_logged(
-    api: Api, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert await api.claim(query="&wait=1") == []  # told to wait, so not slow
-    monkeypatch.setattr(application, "_SLOW", -1.0)
-    await api.call("GET", "stats", X_OpenStack_Request_ID="not one, and not logged")
-    (line,) = [record for record in caplog.records if record.name == "zaqar_lite.access"]
-    assert (line.levelname, line.getMessage()) == ("WARNING", "slow request")
-    fields = vars(line)["fields"]
-    assert fields["path"] == "/v2/queues/{queue_name}/stats"
-    assert "caller_request_id" not in fields

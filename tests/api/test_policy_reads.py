@@ -1,35 +1,27 @@
-"""What a request reads of its queue's record: once at most, on every store that processes share."""
+"""What a request reads of its queue's record: once at most, on a store that processes share."""
 
 import pytest
 
 from tests.api.conftest import Api, MakeApi
 from tests.services import RedisServer
 from zaqar_lite.domain.models import QueueRecord, QueueRef
-from zaqar_lite.storage.mongodb.management import MongoManagementStore
 from zaqar_lite.storage.redis.management import RedisManagementStore
-from zaqar_lite.storage.swift.management import SwiftManagementStore
 
 pytestmark = pytest.mark.anyio
-STORES = {
-    "redis": ("redis_server", RedisManagementStore, ""),
-    "mongodb": ("mongodb_server", MongoManagementStore, ""),
-    "swift": ("swift_server", SwiftManagementStore, "?prefix=policy-reads"),
-}
 
 
 class Reads:
     """The records that a management store was asked for."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, kind: type) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[QueueRef] = []
-        read = kind.get_queue  # type: ignore[attr-defined]
+        read = RedisManagementStore.get_queue
 
-        async def count(store: object, ref: QueueRef) -> QueueRecord | None:
+        async def count(store: RedisManagementStore, ref: QueueRef) -> QueueRecord | None:
             self.asked.append(ref)
-            found: QueueRecord | None = await read(store, ref)
-            return found
+            return await read(store, ref)
 
-        monkeypatch.setattr(kind, "get_queue", count)
+        monkeypatch.setattr(RedisManagementStore, "get_queue", count)
 
     def of(self, api: Api) -> int:
         """How often the record of the test's queue was read since the last call."""
@@ -56,40 +48,27 @@ async def _act(api: Api, reads: Reads) -> dict[str, int]:
     return counted
 
 
-@pytest.mark.parametrize("name", STORES)
 async def test_a_request_reads_the_policy_once_at_most(
-    name: str,
-    make_api: MakeApi,
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
+    make_api: MakeApi, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fixture, kind, query = STORES[name]
-    url = f"{request.getfixturevalue(fixture).url}{query}"
-    reads = Reads(monkeypatch, kind)
-    async with make_api(store=url) as api:
-        counted = await _act(api, reads)
-    assert max(counted.values()) <= 1, counted
-    assert counted["list"] == counted["claim"] == counted["pop"] == 0, "it is kept by its version"
-
-
-async def test_with_a_separate_store_of_records_each_request_reads_it_once(
-    make_api: MakeApi,
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    records = request.getfixturevalue("redis_server").url
-    reads = Reads(monkeypatch, RedisManagementStore)
-    async with make_api(store="memory://", management_store=records) as api:
-        counted = await _act(api, reads)
-    assert {kind: n for kind, n in counted.items() if n > 1} == {}
-    assert counted["post"] == counted["claim"] == counted["pop"] == 1
+    """It is kept by its version, unless the records are in a store of their own."""
+    for stores, reads_of_each in (
+        ({"store": redis_server.url}, 0),
+        ({"store": "memory://", "management_store": redis_server.url}, 1),
+    ):
+        with monkeypatch.context() as patching:
+            reads = Reads(patching)
+            async with make_api(**stores) as api:
+                counted = await _act(api, reads)
+        assert max(counted.values()) <= 1, counted
+        assert counted["claim"] == counted["pop"] == reads_of_each
 
 
 async def test_the_record_of_a_dead_letter_queue_is_looked_at_once_in_a_while(
     make_api: MakeApi, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A delete of that queue by this server is known at once; the next letter makes it anew."""
-    reads = Reads(monkeypatch, RedisManagementStore)
+    reads = Reads(monkeypatch)
     async with make_api(store=redis_server.url) as api:
         letters = f"{api.queue}-letters"
 

@@ -208,15 +208,6 @@ async def test_without_a_pool_that_fits_the_servers_own_store_serves(pools: Pool
     assert not await pools.holds("one", "other")
 
 
-async def test_weights_share_out_new_queues(pools: Pools) -> None:
-    await pools.make("one", weight=1)
-    await pools.make("two", weight=0)
-    for n in range(5):
-        await pools.api.call("PUT", f"/v2/queues/q{n}")
-    assert not await pools.holds("two", "")
-    assert await pools.holds("one", "q0")
-
-
 async def test_a_flavor_says_in_which_pools_a_queue_may_lie(pools: Pools) -> None:
     api = pools.api
     await pools.make("one")
@@ -233,24 +224,6 @@ async def test_a_flavor_says_in_which_pools_a_queue_may_lie(pools: Pools) -> Non
     await api.set("_flavor", "fast", "/v2/queues/plain", status=400, says=says)
     await api.call("PATCH", "/v2/pools/two", {"weight": 0})
     await api.expect(503, "PUT", "/v2/queues/late", {"_flavor": "fast"})
-
-
-async def test_dead_letters_lie_beside_the_queue_they_come_from(pools: Pools) -> None:
-    api = pools.api
-    for n in range(3):
-        await pools.make(f"p{n}")
-    policy = {"_dead_letter_queue": "dead", "_max_claim_count": 1}
-    for n in range(4):
-        await api.expect(201, "PUT", f"/v2/queues/s{n}", policy)
-    await api.expect(201, "POST", "/v2/queues/s3/messages", {"messages": [{"body": 1}]})
-    for _ in range(2):
-        claimed = await api.call("POST", "/v2/queues/s3/claims", {"ttl": 60, "grace": 60})
-        api.advance(61)
-    assert claimed.status_code == 204
-    letters = (await api.call("GET", "/v2/queues/dead/messages?echo=true")).json()["messages"]
-    assert [letter["body"] for letter in letters] == [1]
-    order: dict[str, Any] = {"filter": {}}
-    assert (await api.call("POST", "/v2/queues/dead/redrives", order)).status_code in (201, 202)
 
 
 async def test_a_dead_letter_queue_in_another_pool_is_refused(pools: Pools) -> None:
@@ -281,13 +254,27 @@ async def test_a_pool_that_is_away_is_503_and_the_others_serve(pools: Pools) -> 
     assert health.json()["storage_reachable"]
 
 
-async def test_health_looks_at_each_pool(pools: Pools) -> None:
-    await pools.make("one")
-    health = (await pools.api.call("GET", "/v2/health")).json()
-    assert health["catalog_reachable"] is True
-    for report in (health, health["one"]):
-        assert {one["succeeded"] for one in report["operation_status"].values()} == {True}
-    assert "durable" in health["one"]["capabilities"]
+async def test_a_pool_is_drained_while_its_queues_are_frozen(
+    make_api: MakeApi, tmp_path: Path
+) -> None:
+    drain = "/v2/pools/one/drain"
+    async with make_api(**ADMIN, drain_wait=0.1) as api:
+        await Pools(api, tmp_path).make("one")
+        await api.post({"body": "held"}, {"body": "ready"})
+        (held,) = await api.claim(1, ttl=60, grace=60)
+        await api.expect(409, "POST", drain, says="set its weight to 0")
+        for method, path in (("POST", "/v2/pools/none/drain"), ("GET", drain)):
+            await api.expect(404, method, path)
+        await api.call("PATCH", "/v2/pools/one", {"weight": 0})
+        await api.expect(202, "POST", drain)
+        found = await api.until(drain, lambda found: found["problem"])
+        assert (found["state"], found["messages_moved"]) == ("running", 1)
+        assert found["problem"].startswith("Messages of frozen queues are held by claims")
+        refused = await api.expect(503, "POST", "messages", {"messages": [{"body": "new"}]})
+        assert refused.headers["Retry-After"] == "5"
+        await api.expect(204, "DELETE", held["href"])
+        await api.until(drain, lambda found: found["state"] == "completed")
+        assert [one["body"] for one in await api.claim()] == ["ready"]
 
 
 async def test_a_queue_with_a_history_lies_in_the_servers_own_store(
@@ -311,24 +298,6 @@ async def test_a_queue_with_a_history_lies_in_the_servers_own_store(
         await Pools(api, tmp_path).make("two")
         says = "_done_retention can't be set: no pool that fits"
         await api.expect(400, "PUT", "", {"_done_retention": 60}, says=says)
-
-
-async def test_filters_and_priorities_work_within_a_pool(pools: Pools) -> None:
-    api = pools.api
-    for name in ("one", "two"):
-        await pools.make(name)
-    urgent = {"_filter": "kind = 'urgent'", "_priority": "RULES (n = '2' -> 5)"}
-    await api.expect(201, "PUT", f"/v2/queues/{api.queue}-urgent", urgent)
-    for number in range(8):  # all queues of the project lie in the pool of the first
-        path = f"/v2/queues/{api.queue}-{number}/messages"
-        headers = {"kind": "urgent", "n": str(number)}
-        posted = await api.call(
-            "POST", path, {"messages": [{"body": number, "headers": headers}, {"body": "plain"}]}
-        )
-        assert posted.status_code == 201
-    claimed = await api.call("POST", f"/v2/queues/{api.queue}-urgent/claims?limit=20", {})
-    bodies = [one["body"] for one in claimed.json()["messages"]]
-    assert bodies == [2, 0, 1, 3, 4, 5, 6, 7]
 
 
 async def test_what_a_pool_can_not_do_is_refused(pools: Pools) -> None:

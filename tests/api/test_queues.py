@@ -189,17 +189,6 @@ async def test_without_a_limit_there_are_as_many_as_the_operator_allows(make_api
         assert len((await api.call("POST", "claims")).json()["messages"]) == 3
 
 
-async def test_keeps_projects_apart(api: Api) -> None:
-    (message_id,) = await api.post({"body": "mine"})
-    other = {"X_Project_ID": "other"}
-    await api.expect(404, "GET", f"messages/{message_id}", **other)
-    assert (await api.call("GET", "messages?echo=true", **other)).json()["messages"] == []
-    await api.expect(204, "POST", "claims", **other)
-    await api.call("DELETE", f"messages/{message_id}", **other)
-    await api.call("DELETE", "", **other)
-    assert len(await api.browse()) == 1
-
-
 async def test_warns_of_what_is_stored_and_is_no_option(api: Api) -> None:
     answer = await api.expect(201, "PUT", "", {"_max_claims": 3, "team": "a"})
     warning = "Stored, but not options of a queue: '_max_claims' (did you mean _max_claim_count?)."

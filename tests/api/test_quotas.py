@@ -4,9 +4,6 @@ import asyncio
 import json
 import socket
 import struct
-import time
-import uuid
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +11,7 @@ import pytest
 
 from tests.api.conftest import PROJECT, Api, MakeApi, bearer
 from tests.api.sockets import Raw, request
-from tests.push.receiver import Receiver
 from tests.server import ServerProcess
-from tests.services import RedisServer
 from tests.waiting import until
 from zaqar_lite.domain.identity import DELIVERIES_PROJECT
 
@@ -164,40 +159,6 @@ def test_a_connection_belongs_to_the_project_that_it_served_last() -> None:
             if answers[-1] == 200:
                 break
         assert answers[-1] == 200
-
-
-def test_workers_on_redis_have_a_quota_of_connections_together(redis_server: RedisServer) -> None:
-    """Whichever worker takes a connection: divided, each would have one."""
-    env = {"ZAQAR_LITE_QUOTAS__CONNECTIONS": "2"}
-    headers = {"X-Project-ID": uuid.uuid4().hex}
-    with ServerProcess(redis_server.url, "--workers", "2", env=env) as server, ExitStack() as open_:
-        statuses: list[int] = []
-        open_links: list[Raw] = []
-        for _ in range(8):
-            connection = open_.enter_context(Raw(server))
-            connection.send(request("GET", "/v2/queues", headers=headers))
-            statuses.append(connection.answer().status)
-            open_links = [*open_links, connection][:2]
-        for _ in range(150):  # each of them asked in the process that has it, before it is idle
-            for link in open_links:
-                link.send(request("GET", "/v2/quota", headers=headers))
-            told = [json.loads(link.answer().body)["usage"]["connections"] for link in open_links]
-            if told == [2, 2]:
-                break
-            time.sleep(0.1)
-        assert told == [2, 2]
-    assert statuses == [200, 200, *[403] * 6]
-
-
-async def test_a_quota_of_waiters_holds_up_no_delivery(make_api: MakeApi) -> None:
-    """The server's own workers wait, too, in a project of their own."""
-    async with Receiver() as receiver:
-        async with make_api(quotas={"waiters": 0}, delivery_allowed="127.0.0.0/8") as api:
-            document = {"subscriber": receiver.url, "ttl": 300}
-            await api.expect(201, "POST", "subscriptions", document)
-            await api.post({"body": 1})
-            await receiver.wait(1)
-            assert is_full(await api.call("POST", "claims?wait=20&limit=1", X_Project_ID="other"))
 
 
 def test_connections_that_end_before_they_are_counted_do_not_count(tmp_path: Path) -> None:

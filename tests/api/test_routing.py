@@ -1,6 +1,5 @@
 """Filters, priorities and copies over HTTP (RFC 0001), on a store that has the capability."""
 
-import asyncio
 import uuid
 from pathlib import Path
 
@@ -109,37 +108,3 @@ async def test_a_message_whose_filters_cost_too_much_is_refused(api: Api) -> Non
     answer = await api.expect(400, "POST", "messages", messages)
     assert answer.json()["description"].startswith("Message 1: The filters take more than")
     assert await api.bodies() == [1]
-
-
-async def test_others_have_their_turns_while_a_post_goes_through_many_filters(api: Api) -> None:
-    """Each message costs each filter about a millisecond here: forty of them about 400 ms."""
-    for number in range(10):
-        conditions = f"text LIKE '%{number}'"
-        await api.call("PUT", f"/v2/queues/slow-{number}", {"_filter": conditions})
-    turns = 0
-
-    async def take_turns() -> None:
-        nonlocal turns
-        while True:
-            await asyncio.sleep(0)
-            turns += 1
-
-    other = asyncio.create_task(take_turns())
-    await asyncio.sleep(0)
-    before = turns
-    await api.post(*[{"body": 1, "headers": {"text": "x" * 6_000}} for _ in range(40)])
-    other.cancel()
-    assert turns - before > 10
-
-
-async def test_a_stored_filter_that_is_refused_now_is_passed_over(
-    api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as earlier:
-        earlier.setattr("zaqar_lite.domain.filters.MAX_PATTERN", 1_000)
-        filters = {"_filter": "a LIKE '" + "x" * 257 + "'"}
-        await api.expect(201, "PUT", "/v2/queues/old", filters)
-    await api.call("PUT", "/v2/queues/new", {"_filter": "TRUE"})
-    await api.post({"body": 1})
-    assert (await api.bodies("new"), await api.bodies("old")) == ([1], [])
-    assert (await api.call("GET", "/v2/queues/old")).json()["_filter"] == filters["_filter"]

@@ -9,18 +9,13 @@ import struct
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote, urlsplit
 
-import pymongo
 import pytest
-from pymongo.errors import PyMongoError
 
 from tests import services
 from tests.api.conftest import MakeApi
 from tests.server import ServerProcess
-from tests.services.environments import SECANTUSDB
-from tests.services.process import Process, wait_until
 from tests.test_tls import make_certificate
 from zaqar_lite.storage.redis import address
 from zaqar_lite.storage.redis.faults import ConnectionLost
@@ -46,37 +41,6 @@ def redis_port(pem: Pem) -> Iterator[int]:
     )
     with services.start_redis(options=options):
         yield port
-
-
-@pytest.fixture
-def mongodb_port(pem: Pem, tmp_path: Path) -> Iterator[int]:
-    """A server that speaks MongoDB's protocol over TLS."""
-    port = services.free_port()
-    (tmp_path / "empty.toml").touch()
-    process = Process(
-        [
-            *(SECANTUSDB.program("secantusd-py"), "--config", str(tmp_path / "empty.toml")),
-            *("--host", "127.0.0.1", "--port", str(port), "--storage-path", str(tmp_path / "db")),
-            *("--tls-cert-file", str(pem[0]), "--tls-key-file", str(pem[1])),
-        ],
-        log=tmp_path / "log",
-    )
-
-    def answers() -> bool:
-        options: dict[str, Any] = {"tls": True, "tlsCAFile": str(pem[0]), "directConnection": True}
-        options["serverSelectionTimeoutMS"] = 300
-        with pymongo.MongoClient[dict[str, Any]]("127.0.0.1", port, **options) as client:
-            try:
-                return bool(client.admin.command("hello").get("isWritablePrimary"))
-            except PyMongoError:
-                return False
-
-    process.start()
-    try:
-        wait_until(answers, [process])
-        yield port
-    finally:
-        process.kill()
 
 
 @asynccontextmanager
@@ -128,14 +92,6 @@ async def test_redis_over_tls(make_api: MakeApi, redis_port: int, pem: Pem) -> N
     await check_it_works(make_api, f"rediss://localhost:{redis_port}/0?{files}")
 
 
-async def test_a_redis_of_an_unknown_authority_is_waited_for(
-    make_api: MakeApi, redis_port: int, pem: Pem, tmp_path: Path
-) -> None:
-    other, _ = make_certificate(tmp_path, "other")
-    async with make_api(store=f"rediss://localhost:{redis_port}/0?ssl_ca_certs={other}") as api:
-        await api.expect(503, "GET", "/v2/ping")
-
-
 @pytest.mark.parametrize("refused", ["ours", "theirs"])
 def test_a_refused_certificate_is_named_once_and_ends_cleanly(
     redis_port: int, pem: Pem, tmp_path: Path, refused: str
@@ -171,11 +127,6 @@ async def test_a_reset_before_the_first_answer_points_to_the_certificate(
         asked = address.parse(f"rediss://localhost:{port}/0?ssl_ca_certs={pem[0]}")
         with pytest.raises(ConnectionLost, match="client's certificate"):
             await connect(("localhost", port), asked, Link)
-
-
-async def test_mongodb_over_tls(make_api: MakeApi, mongodb_port: int, pem: Pem) -> None:
-    options = f"directConnection=true&serverSelectionTimeoutMS=500&tls=true&tlsCAFile={pem[0]}"
-    await check_it_works(make_api, f"mongodb://localhost:{mongodb_port}/z?{options}")
 
 
 async def test_swift_over_tls(

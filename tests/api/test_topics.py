@@ -1,11 +1,10 @@
 """Topics: to the status code as upstream's, and what is posted goes to the subscriptions alone."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from tests.api.conftest import Api, MakeApi
+from tests.api.conftest import Api
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -141,22 +140,3 @@ async def test_its_subscriptions_are_its_own_and_end_with_a_purge(api: Api) -> N
         await api.expect(204, "POST", f"{TOPIC}/purge", document)
         listed = (await api.call("GET", f"{TOPIC}/subscriptions")).json()["subscriptions"]
         assert len(listed) == left
-
-
-async def test_a_queue_that_is_full_gets_it_once_there_is_room(make_api: MakeApi) -> None:
-    async with make_api(max_messages_per_queue=1) as api:
-        policy = {"retries_with_no_delay": 0, "minimum_delay": 1, "minimum_delay_retries": 30}
-        await api.post({"body": "there"})
-        await subscribe(api, f"queue:{api.queue}", options={"_retry_policy": policy})
-        await subscribe(api, "queue:last")
-        await post(api, {"body": "later"})
-        await in_queue(api, "last", 1)
-        assert len(await messages(api, api.queue)) == 1
-        await api.expect(200, "DELETE", "messages?pop=1")
-
-        async def arrived() -> Sequence[Any]:
-            api.advance(5)
-            return await messages(api, api.queue)
-
-        (found,) = await until(arrived, seconds=60)
-        assert found["body"] == "later"

@@ -54,27 +54,6 @@ async def test_a_wrong_request_is_refused_before_it_waits_behind_others(
     assert message["body"] == 1
 
 
-async def test_a_delay_a_lease_and_a_parking_wake_when_they_end(api: Api) -> None:
-    await api.call("PUT", "", {"_default_message_delay": 1})
-    await api.post({"body": "delayed"})
-    (message,) = await asyncio.wait_for(claiming(api), 10)
-    await api.expect(204, "PATCH", message["href"], {"claim": {"release_in": 1}})
-    (again,) = await asyncio.wait_for(claiming(api), 10)
-    assert again["id"] == message["id"]
-
-
-async def test_readers_are_all_woken_and_take_no_turn(api: Api) -> None:
-    reading = [asyncio.create_task(api.call("GET", "messages?echo=true&wait=30")) for _ in range(3)]
-    waiting = claiming(api)
-    popping = asyncio.create_task(api.call("DELETE", "messages?pop=1&wait=30"))
-    await asleep(api, *reading, waiting, popping)
-    await api.post({"body": 1}, {"body": 2}, {"body": 3})
-    assert len(await asyncio.wait_for(waiting, 20)) == 1
-    assert len((await asyncio.wait_for(popping, 20)).json()["messages"]) == 1
-    for answer in await asyncio.wait_for(asyncio.gather(*reading), 20):
-        assert answer.json()["messages"]
-
-
 def waiting_claim(server: ServerProcess, wait: int) -> Raw:
     """Send a waiting claim over a connection of its own."""
     raw = Raw(server)

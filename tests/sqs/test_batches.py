@@ -20,9 +20,10 @@ async def test_each_entry_has_an_outcome(sqs: Sqs) -> None:
         {"Id": "bad", "MessageBody": "\x01"},
         {"Id": "late", "MessageBody": "x", "DelaySeconds": 901},
         {"Id": "group", "MessageBody": "x", "MessageGroupId": ""},
+        {"Id": "other", "MessageBody": "y"},
     ]
     answer = await sqs.call("SendMessageBatch", Entries=sent)
-    assert [one["Id"] for one in answer["Successful"]] == ["good"]
+    stored = {one["Id"]: one["MessageId"] for one in answer["Successful"]}
     assert {one["Id"]: one["Code"] for one in answer["Failed"]} == {
         "empty": "MissingParameter",
         "bad": "InvalidMessageContents",
@@ -31,8 +32,9 @@ async def test_each_entry_has_an_outcome(sqs: Sqs) -> None:
     }
     assert all(one["SenderFault"] and one["Message"] for one in answer["Failed"])
 
-    (message,) = await sqs.receive()
-    handle = message["ReceiptHandle"]
+    first, second = await sqs.receive()
+    assert stored == {"good": first["MessageId"], "other": second["MessageId"]}
+    handle = first["ReceiptHandle"]
     held = [
         {"Id": "good", "ReceiptHandle": handle, "VisibilityTimeout": 0},
         {

@@ -1,13 +1,11 @@
 """What each action answers: the same rules as over HTTP, in the form that Zaqar's frames have."""
 
 import json
-import uuid
 from typing import Any
 
-import httpx
 import pytest
 
-from tests.api.websocket.talk import Answer, Talk
+from tests.api.websocket.talk import Talk
 from tests.server import ServerProcess
 
 
@@ -132,33 +130,6 @@ def test_pools_and_flavors_are_made_listed_changed_and_removed() -> None:
         assert talk.ask("pool_get", pool_name="p").status == 404
 
 
-def bad_request(answer: Answer) -> str:
-    assert answer.status == 400
-    assert answer.body["error"] is None
-    text: str = answer.body["exception"]
-    return text
-
-
-@pytest.mark.parametrize(
-    ("action", "body"),
-    [
-        ("message_post", {"queue_name": "q", "messages": [{"body": 1, "ttl": 59}]}),
-        ("message_post", {"queue_name": "q", "messages": [{"body": "x" * 262_144}]}),
-        ("message_list", {"queue_name": "q", "limit": 21}),
-        ("message_get_many", {"queue_name": "q", "message_ids": ["x"] * 21}),
-        ("claim_create", {"queue_name": "q", "ttl": 59, "grace": 60}),
-        ("claim_create", {"queue_name": "q", "limit": 0}),
-        ("queue_create", {"queue_name": "q", "metadata": {"_max_messages_post_size": -1}}),
-        ("queue_create", {"queue_name": "a/messages"}),
-        ("queue_create", {"queue_name": "v" * 65}),
-        ("queue_create", {"queue_name": ""}),
-        ("queue_delete", {"queue_name": "nœme"}),
-    ],
-)
-def test_a_rule_is_that_of_http(talk: Talk, action: str, body: dict[str, Any]) -> None:
-    assert bad_request(talk.ask(action, **body))
-
-
 @pytest.mark.parametrize(
     ("action", "body"),
     [
@@ -179,14 +150,3 @@ def test_a_rule_is_that_of_http(talk: Talk, action: str, body: dict[str, Any]) -
 def test_a_body_that_does_not_fit_is_told_so(talk: Talk, action: str, body: dict[str, Any]) -> None:
     answer = talk.ask(action, **body)
     assert (answer.status, answer.body) == (400, {"error": "Schema validation failed."})
-
-
-def test_http_and_frames_see_the_same_queue(server: ServerProcess) -> None:
-    with Talk(server) as talk:
-        headers = {"Client-ID": uuid.uuid4().hex, "X-Project-ID": talk.project}
-        url = f"{server.url}/v2/queues/q/messages"
-        httpx.post(url, headers=headers, json={"messages": [{"body": "by HTTP"}]})
-        (claimed,) = talk.ask("claim_create", queue_name="q").body["messages"]
-        assert claimed["body"] == "by HTTP"
-        held = httpx.delete(f"{url}/{claimed['id']}", headers=headers)
-        assert held.status_code == 403

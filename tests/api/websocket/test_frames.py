@@ -16,13 +16,13 @@ from websockets import Origin
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.api.conftest import CLIENT_ID, running
-from tests.api.sockets import SENDER, UPGRADE, Raw, established, request
+from tests.api.sockets import SENDER, UPGRADE, Raw, request
 from tests.api.sockets import Answer as HttpAnswer
 from tests.api.websocket.talk import Talk
 from tests.conftest import StartServer
 from tests.idle_connections import opened
 from tests.server import ServerProcess
-from zaqar_lite.api.request import Response, request_of
+from zaqar_lite.api.request import request_of
 from zaqar_lite.api.websocket.conversation import Conversation
 from zaqar_lite.main import create_app
 from zaqar_lite.server.loading import load
@@ -139,26 +139,6 @@ async def kept() -> AsyncIterator[tuple[Kept, Conversation]]:
 
 
 ASKED = {"headers": {"Client-ID": CLIENT_ID, "X-Project-ID": "p"}}
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("binary", [False, True])
-async def test_a_result_is_not_written_beside_its_frame(
-    kept: tuple[Kept, Conversation], binary: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    texts: list[bytes] = []
-    text = Response.text
-
-    def count(result: Response) -> bytes:
-        texts.append(text(result))
-        return texts[-1]
-
-    monkeypatch.setattr(Response, "text", count)
-    connection, conversation = kept
-    encode = msgspec.msgpack.encode if binary else msgspec.json.encode
-    await conversation.answer_frame(encode({**ASKED, "action": "queue_list"}), binary=binary)
-    assert b"queues" in connection.sent[0]
-    assert texts == []
 
 
 @pytest.mark.anyio
@@ -347,14 +327,3 @@ def test_a_stop_says_goodbye() -> None:
 async def test_an_idle_socket_costs_25_kibibytes_at_most(server_process: StartServer) -> None:
     async with opened(server_process("memory://"), 500, "socket") as each:
         assert 1 < each <= 25
-
-
-def test_connections_are_bounded_together() -> None:
-    with ServerProcess("memory://", env={"ZAQAR_LITE_MAX_CONNECTIONS": "3"}) as server:
-        server.wait_for(lambda: not established(server.port))  # what asked whether it is ready
-        with Talk(server), Talk(server), Talk(server):
-            # It is refused before it asks, which a WebSocket's client may not expect.
-            with socket.create_connection(("127.0.0.1", server.port), 30) as fourth:
-                with contextlib.suppress(OSError):
-                    fourth.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-                assert fourth.recv(12) == b"HTTP/1.1 503"

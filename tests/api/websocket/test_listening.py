@@ -1,7 +1,6 @@
 """A connection that subscribes itself: notifications come as frames, and end with it."""
 
 import uuid
-from contextlib import ExitStack
 from typing import Any
 
 import httpx
@@ -155,20 +154,3 @@ def test_a_connection_of_another_process_is_reached(request: pytest.FixtureReque
         for body in bodies:
             post(other, talk.project, body)
         assert sorted(talk.read(30)["body"] for _ in bodies) == sorted(bodies)
-
-
-def test_every_worker_of_a_server_reaches_every_connection(
-    request: pytest.FixtureRequest,
-) -> None:
-    """Which process took a connection, and which a post or its delivery, is chance."""
-    port, store = free_port(), request.getfixturevalue("redis_server").url
-    options = ("--workers", "2", "--websocket-port", str(port))
-    project, bodies = uuid.uuid4().hex, [f"message {number}" for number in range(20)]
-    with ServerProcess(store, *options) as server, ExitStack() as opened:
-        talks = [opened.enter_context(Talk(server, port=port, project=project)) for _ in range(4)]
-        for talk in talks:
-            assert talk.ask("subscription_create", queue_name="q").status == 201
-        for body in bodies:
-            post(server, project, body)
-        for talk in talks:
-            assert sorted(talk.read(30)["body"] for _ in bodies) == sorted(bodies)
