@@ -73,22 +73,6 @@ def test_a_start_after_a_kill_does_not_wait_for_a_reader(tmp_path: Path) -> None
         assert on(killed, go_on) == ["before", "after"]
 
 
-def test_a_reader_neither_stops_the_store_nor_sees_what_is_not_whole(tmp_path: Path) -> None:
-    directory = tmp_path / "data"
-
-    async def work(store: Store) -> None:
-        await store.post("before")
-        await asyncio.sleep(0)
-        with reader(directory / FILE_NAME):
-            for number in range(50):
-                await store.post(str(number))
-            await store.messages.close()  # the copy of the log waits for the next start
-        await store.messages.open()
-        assert len(await store.bodies()) == 51
-
-    on(directory, work)
-
-
 def test_a_check_beside_a_large_post_finds_nothing_wrong(tmp_path: Path) -> None:
     copies = tuple(Copy(QueueRef("project", str(number)), HOUR, 0, 100) for number in range(60))
 
