@@ -1,5 +1,7 @@
 """Deadlines to the millisecond, and what is forgotten: in RAM, by a clock that stands still."""
 
+from collections.abc import Awaitable, Callable
+
 import pytest
 
 from tests.drivers.sql.store import RAM, Store
@@ -14,32 +16,73 @@ pytestmark = pytest.mark.anyio
 
 DAY = 24 * HOUR
 KEYED = NewMessage(b"1", HOUR, idempotency_key=identify(QUEUE, "k", [b"1"]))
+Act = Callable[[Store], Awaitable[object]]
 
 
 @pytest.fixture
 def store() -> Store:
-    """Both stores in RAM, whose leases are of a minute."""
-    made = Store(RAM, clock=Clock(wall=lambda: 1_800_000_000.0, monotonic=lambda: 0.0))
+    """Both stores in RAM, whose leases and keys are of a minute."""
+    clock = Clock(wall=lambda: 1_800_000_000.0, monotonic=lambda: 0.0)
+    made = Store(RAM, StoreOptions(idempotency_window_ms=MINUTE), clock=clock)
     made.lease = MINUTE
     return made
 
 
-async def test_a_message_expires_in_the_millisecond_of_its_deadline(store: Store) -> None:
-    await store.post(message("a", ttl=MINUTE))
-    store.clock.advance(MINUTE - 1)
-    assert await store.bodies() == ["a"]
-    store.clock.advance(1)
-    assert await store.bodies() == []
+async def claim(store: Store, ttl: int = HOUR) -> None:
+    await store.post(message("a", ttl=ttl))
+    await store.claim()
 
 
-async def test_a_message_is_due_in_the_millisecond_of_its_delay_and_not_before(
-    store: Store,
-) -> None:
-    await store.post(message("a", delay=MINUTE))
+async def park(store: Store) -> None:
+    await store.post("a")
+    await store.release(await store.claim(), delay=MINUTE)
+
+
+async def acknowledge(store: Store) -> None:
+    await store.management.create_queue(QUEUE, {DONE_RETENTION: 60}, max_queues=9)
+    await store.post("a")
+    await store.acknowledge(await store.claim())
+
+
+async def ready(store: Store) -> list[str]:
+    return texts(await store.claim(mode=DelayMode.HONOUR))
+
+
+async def is_parked(store: Store) -> bool:
+    return (await store.all_messages())[0].parked_until is not None
+
+
+async def history(store: Store) -> int:
+    await store.sweep()
+    return store.rows("history")
+
+
+async def is_known(store: Store) -> list[bool]:
+    posted = await store.messages.post(QUEUE, [KEYED], client_id="producer", version=None)
+    return [one.duplicate for one in posted]
+
+
+ENDS: dict[str, tuple[Act, Act, object, object]] = {
+    "a message": (lambda store: store.post(message("a", ttl=MINUTE)), Store.bodies, ["a"], []),
+    # Only one that would end earlier than its claim gets the grace.
+    "a message with its claim": (lambda store: claim(store, MINUTE), Store.bodies, ["a"], []),
+    "a delay": (lambda store: store.post(message("a", delay=MINUTE)), ready, [], ["a"]),
+    "a claim": (claim, ready, [], ["a"]),
+    "a claim, as it is counted": (claim, Store.counts, (0, 0, 1), (1, 0, 0)),
+    "a parking": (park, is_parked, True, False),
+    "a history": (acknowledge, history, 1, 0),
+    "a key": (is_known, is_known, [True], [False]),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+async def test_it_ends_in_the_millisecond_of_its_deadline(store: Store, name: str) -> None:
+    begin, look, before, after = ENDS[name]
+    await begin(store)
     store.clock.advance(MINUTE - 1)
-    assert (await store.claim(mode=DelayMode.HONOUR)).claim_id is None
+    assert await look(store) == before
     store.clock.advance(1)
-    assert (await store.claim(mode=DelayMode.HONOUR)).claim_id is not None
+    assert await look(store) == after
 
 
 async def test_a_normal_queue_says_nothing_of_what_is_due(store: Store) -> None:
@@ -50,88 +93,6 @@ async def test_a_normal_queue_says_nothing_of_what_is_due(store: Store) -> None:
     assert (claimed.messages, claimed.more) == ([], False)
     await store.sweep()
     assert texts(await store.claim(mode=DelayMode.IGNORE)) == ["a"]
-
-
-async def test_statistics_end_no_lease_and_come_to_an_end(store: Store) -> None:
-    await store.post("a", message("b", ttl=2 * MINUTE))
-    await store.claim(1)
-    store.clock.advance(MINUTE)
-    assert await store.counts() == (2, 0, 0)
-    store.clock.advance(MINUTE)
-    assert await store.counts() == (1, 0, 0)
-    assert store.rows("claim") == 1
-
-
-async def test_a_claim_lapses_in_the_millisecond_of_its_deadline(store: Store) -> None:
-    await store.post("a")
-    first = (await store.claim()).claim_id or ""
-    store.clock.advance(MINUTE - 1)
-    await store.messages.get_claim(QUEUE, first)
-    store.clock.advance(1)
-    with pytest.raises(NotFound):
-        await store.messages.get_claim(QUEUE, first)
-    assert (await store.claim()).claim_id is not None
-
-
-async def test_a_message_that_ends_with_its_claim_is_not_raised_and_goes_with_it(
-    store: Store,
-) -> None:
-    """Only one that would end earlier gets the grace (zaqar-behaviour 4.2)."""
-    await store.post(message("a", ttl=MINUTE))
-    await store.claim()
-    store.clock.advance(MINUTE - 1)
-    assert await store.bodies() == ["a"]
-    store.clock.advance(1)
-    assert await store.bodies() == []
-    assert (await store.claim()).claim_id is None
-
-
-async def test_a_key_is_forgotten_in_the_millisecond_of_its_window(store: Store) -> None:
-    first = await store.post(KEYED)
-    store.clock.advance(StoreOptions().idempotency_window_ms - 1)
-    assert await store.post(KEYED) == first
-    assert (await store.messages.find_idempotency_keys(QUEUE)).are_any
-    store.clock.advance(1)
-    assert not (await store.messages.find_idempotency_keys(QUEUE)).are_any
-    assert await store.post(KEYED) != first
-
-
-async def test_a_parking_ends_in_the_millisecond_that_it_says(store: Store) -> None:
-    await store.post("a")
-    await store.release(await store.claim(), delay=1_000)
-    store.clock.advance(999)
-    (parked,) = await store.all_messages()
-    assert parked.parked_until == parked.now + 1
-    store.clock.advance(1)
-    (parked,) = await store.all_messages()
-    assert parked.parked_until is None
-
-
-async def test_what_is_done_is_kept_to_the_millisecond_where_its_queue_says_so(
-    store: Store,
-) -> None:
-    for keeps in (False, True):
-        if keeps:
-            await store.management.create_queue(QUEUE, {DONE_RETENTION: 60}, max_queues=9)
-        ids = await store.post("a")
-        claimed = await store.claim()
-        await store.messages.delete(QUEUE, ids, claim_ids=[claimed.claim_id or ""])
-        await store.post("b")
-        assert (await store.claim(removes=True)).messages
-        assert store.rows("history") == 2 * keeps
-    store.clock.advance(MINUTE - 1)
-    await store.sweep()
-    assert store.rows("history") == 2
-    store.clock.advance(1)
-    await store.sweep()
-    assert store.rows("history") == 0
-
-
-async def test_a_sweep_over_several_queues_keeps_to_its_limit(store: Store) -> None:
-    for name in "ab":
-        await store.post(*[message("x", ttl=MINUTE)] * 4, to=QUEUE._replace(name=name))
-    store.clock.advance(MINUTE)
-    assert [(await store.messages.sweep(5)).expired for _ in range(3)] == [5, 3, 0]
 
 
 async def test_a_source_of_adopted_messages_is_forgotten_after_a_day(store: Store) -> None:

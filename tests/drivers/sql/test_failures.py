@@ -102,21 +102,6 @@ async def work_again(store: Store, *, posts: bool = True) -> None:
                 return
 
 
-async def test_a_sync_that_fails_once(store: Store, syncs: Syncs) -> None:
-    load = Load()
-    async with load.on(store):
-        for _ in range(10):
-            await asyncio.sleep(0.05)
-            syncs.failing = 1
-        await asyncio.sleep(0.1)
-    assert load.refusals["The store's disk failed."]
-    syncs.failing = 0
-    await work_again(store, posts=False)  # the last failure may have come late
-    assert await load.violations(store) == []
-    await store.restart()
-    assert await load.violations(store) == []
-
-
 async def test_what_was_not_synced_is_neither_acknowledged_nor_seen(
     store: Store, syncs: Syncs
 ) -> None:

@@ -67,16 +67,6 @@ async def test_a_large_post_that_fails_half_way(disk: tuple[Store, Disk], rounds
     assert store.rows("post") == 0
 
 
-async def test_a_large_post_whose_first_step_is_undone_is_not_there(store: Store) -> None:
-    posting = asyncio.create_task(store.post(*[message("x")] * 1_000))
-    await store.found("SELECT 1 FROM post")
-    store.db.fail_batch(apsw.FullError("undone"))
-    with pytest.raises(Unavailable):
-        await posting
-    await store.sweep()
-    assert await store.bodies() == []
-
-
 @pytest.mark.parametrize("forget", [False, True])
 async def test_what_is_left_of_a_large_post_does_not_come_after_the_queue_was_emptied(
     disk: tuple[Store, Disk], forget: bool

@@ -1,4 +1,4 @@
-"""The connections of a file: their settings, their ends, and a log that is begun anew."""
+"""The connections of a file: their ends, and a log that is copied and begun anew."""
 
 import asyncio
 import threading
@@ -15,24 +15,7 @@ from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.sql import place
 
 pytestmark = pytest.mark.anyio
-
-
-async def test_settings_of_the_connections_are_in_effect(store: Store) -> None:
-    found = {
-        name: store.db.connection.pragma(name)
-        for name in ("journal_mode", "synchronous", "temp_store", "cache_size", "auto_vacuum")
-    }
-    limit = store.db.connection.pragma("journal_size_limit")
-    in_ram = place.InRam().open()
-    assert found == {
-        "journal_mode": "wal",
-        "synchronous": 1,
-        "temp_store": 2,
-        "cache_size": -49_152,
-        "auto_vacuum": 2,
-    }
-    assert 0 < limit <= 64 << 20
-    assert in_ram.pragma("temp_store") == 2
+MIB = 1 << 20
 
 
 @pytest.mark.parametrize("table", ["counter", "post"])
@@ -152,3 +135,39 @@ def slow_copies(kind: str, done: str) -> None:
     """Let a page take a while on its way into the file."""
     if (kind, done) == ("file", "write"):
         time.sleep(0.001)
+
+
+async def grow(store: Store, beyond: int) -> None:
+    """Post until the log is longer than that."""
+    async with asyncio.timeout(30):
+        while store.place.wal_bytes <= beyond:
+            await store.post(*["x" * 1_000] * 200)
+
+
+async def cycles(store: Store, count: int) -> None:
+    """Post, claim and acknowledge, by turns."""
+    for _ in range(count):
+        await store.post(*["x" * 1_000] * 20)
+        await store.acknowledge(await store.claim(20))
+
+
+@pytest.mark.parametrize("begins", [0, 3 * MIB], ids=["from the beginning", "later"])
+async def test_a_reader_that_stays_is_told_of_once(
+    begins: int, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(place, "_RESTART_AT", MIB if not begins else 4 * MIB)
+    monkeypatch.setattr(place, "_COPY_AT", MIB // 4)
+    monkeypatch.setattr(place, "LONG_WAL", 5 * MIB)
+    await store.post("first")
+    if begins:
+        await grow(store, begins)
+    reader = place.connect(str(store.place.file))
+    reader.execute("BEGIN")
+    seen = reader.execute("SELECT count(*) FROM entry").get
+    await grow(store, 8 * MIB)
+    assert reader.execute("SELECT count(*) FROM entry").get == seen
+    reader.close(force=True)
+    await cycles(store, 200)
+    assert store.place.wal_bytes < 5 * MIB, "the log did not shrink"
+    warnings = [one for one in caplog.messages if "keeps a transaction open" in one]
+    assert len(warnings) == 1

@@ -13,8 +13,7 @@ from tests.drivers.sql.contract_hooks import check_database
 from tests.drivers.sql.store import RAM, Store
 from tests.drivers.sql.test_counts import OPTIONS, REFS
 from tests.drivers.store import HOUR, QUEUE
-from zaqar_lite.domain.errors import LimitReached, Unavailable
-from zaqar_lite.domain.models import RecordBound
+from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage
 from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.queues import Queues
@@ -65,37 +64,6 @@ async def test_a_statement_that_fails_undoes_its_operation(
     assert failed > STEPS / 10
 
 
-async def test_records_are_counted_once_and_not_for_each_new_one() -> None:
-    store, counted = Store(RAM), 0
-
-    def trace(_: apsw.Cursor, statement: str, __: object) -> bool:
-        nonlocal counted
-        counted += "count(*)" in statement
-        return True
-
-    async def make(name: str, *bounds: RecordBound) -> None:
-        value = bytes(5_000)
-        await store.management.put_record("kind", "p", name, value, expected=0, bounds=bounds)
-
-    full = LimitReached("full")
-    bounds = RecordBound(100, full), RecordBound(100, full, of_server=True)
-    store.db.connection.set_exec_trace(trace)
-    await make("first", *bounds)
-    assert counted == 2
-    await make("without a bound")
-    for number in range(98):
-        await make(f"{number}", *bounds)
-    assert counted == 2
-    for _ in range(2):
-        with pytest.raises(LimitReached):
-            await make("beyond", *bounds)
-    await store.management.delete_record("kind", "p", "first")
-    await make("in its room", *bounds)
-    with pytest.raises(LimitReached):
-        await make("beyond", *bounds)
-    await store.messages.close()
-
-
 async def test_a_rollback_that_fails_does_not_end_the_store() -> None:
     store = Store(RAM)
     db, management, failing = store.db, store.management, ["INSERT INTO queue", "ROLLBACK"]
@@ -114,41 +82,6 @@ async def test_a_rollback_that_fails_does_not_end_the_store() -> None:
     await management.create_queue(REFS[0], {}, max_queues=10)
     await asyncio.sleep(0)
     await check_memory(db)
-
-
-async def test_a_drop_that_is_undone_keeps_what_others_did_before_in_its_batch() -> None:
-    store = Store(RAM)
-    db, ends = store.db, ["posted", "dropped"]
-
-    def trace(_: apsw.Cursor, statement: str, __: object) -> bool:
-        return not statement.startswith("RELEASE") or not ends or ends.pop(0) != "dropped"
-
-    db.connection.set_exec_trace(trace)
-    await store.post("stays", to=REFS[0])
-    with pytest.raises(Unavailable):
-        await store.messages.purge(REFS[0], forget=True)
-    db.connection.set_exec_trace(None)
-    await check_memory(db)
-    assert (await store.messages.stats(REFS[0])).total == 1
-
-
-async def test_counts_that_can_not_be_written_within_a_batch_are_written_at_its_end(
-    tmp_path: Path,
-) -> None:
-    """A sweep has them written to look for what is due; its error is not that of the batch."""
-    async with Store(tmp_path / "data") as store:
-
-        def trace(_: apsw.Cursor, statement: str, __: object) -> bool:
-            return not statement.startswith("UPDATE queue SET content")
-
-        posting = asyncio.create_task(store.post("text"))
-        await asyncio.sleep(0)
-        store.db.connection.set_exec_trace(trace)
-        with pytest.raises(Unavailable):
-            await store.messages.sweep(100)
-        store.db.connection.set_exec_trace(None)
-        await posting
-        await check_memory(store.db)
 
 
 async def test_a_request_that_always_fails_undoes_others_once_at_most(tmp_path: Path) -> None:
