@@ -1,13 +1,10 @@
 """Real servers for the unmodified clients, one a store: the embedded one and Redis.
 
-With --all it is every store, and a table at the end tells how many of the tests pass on each;
-ZAQAR_TEST_COMPAT_STORE names another store instead.
+With --all it is every store; ZAQAR_TEST_COMPAT_STORE names another store instead.
 """
 
 import os
-import re
 import uuid
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -19,7 +16,6 @@ NAMED = os.environ.get("ZAQAR_TEST_COMPAT_STORE")
 _STORES = ["embedded", "redis"]
 if "ZAQAR_TEST_ALL" in os.environ:
     _STORES += ["memory", "mongodb", "swift"]
-_PLACE = re.compile(r"tests/compat/test_(\w+)\.py::.*\[(\w+)")
 
 
 @pytest.fixture(scope="module")
@@ -72,25 +68,3 @@ def server(store: str, clock: Path, options: Sequence[str]) -> Iterator[ServerPr
 def project() -> str:
     """A project of the test's own."""
     return uuid.uuid4().hex
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print how many tests of each client pass on each store."""
-    passed, asked = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-    for outcome in ("passed", "failed"):
-        for report in terminalreporter.getreports(outcome):
-            place = _PLACE.match(report.nodeid)
-            if place is None or report.when != "call":
-                continue
-            counts = dict(report.user_properties)
-            one = place.group(1), place.group(2)
-            passed[one] += counts.get("passed", outcome == "passed")
-            asked[one] += counts.get("asked", 1)
-    stores = sorted({store for _, store in asked})
-    if not stores:
-        return
-    terminalreporter.section("clients, unmodified: tests that pass")
-    terminalreporter.line("".join(f"{name:>14}" for name in ("", *stores)))
-    for client in sorted({client for client, _ in asked}):
-        shown = [f"{passed[client, one]}/{asked[client, one]}" for one in stores]
-        terminalreporter.line("".join(f"{word:>14}" for word in (client, *shown)))

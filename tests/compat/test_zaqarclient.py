@@ -137,43 +137,6 @@ def test_purges(queue: Any) -> None:
     assert queue.stats["messages"]["total"] == 0
 
 
-def test_subscribes_lists_changes_and_ends(client: Any, queue: Any) -> None:
-    options = {"colour": "red"}
-    made = client.subscription(
-        "compat", subscriber="http://receiver.example/hook", ttl=600, options=options
-    )
-    assert (made.ttl, made.options, made.confirmed) == (600, options, False)
-    made.update({"ttl": 1000, "subscriber": "http://receiver.example/other"})
-    (listed,) = list(client.subscriptions("compat"))
-    assert (listed.id, listed.ttl) == (made.id, 1000)
-    assert listed.subscriber == "http://receiver.example/other"
-    again = client.subscription("compat", subscriber=listed.subscriber)
-    assert again.id == made.id
-    made.delete()
-    assert list(client.subscriptions("compat")) == []
-
-
-def test_makes_shows_changes_and_deletes_pools_and_flavors(project: str) -> None:
-    options = {"backend": "noauth", "options": {"os_project_id": project}}
-    with ServerProcess("memory://", "--admin-mode", "--pooling") as pooled:
-        client = zaqarclient.Client(pooled.url, version=2, conf={"auth_opts": options})
-        pool = client.pool("one", uri="redis://me:secret@localhost:1/0", weight=7)
-        assert (pool.get()["uri"], pool.get()["weight"]) == ("redis://***@localhost:1/0", 7)
-        pool.update({"weight": 3})
-        assert [(one.name, one.weight) for one in client.pools()] == [("one", 3)]
-        flavor = client.flavor("fast", pool_list=["one"])
-        assert flavor.get()["pool_list"] == ["one"]
-        assert flavor.get()["capabilities"] == ["FIFO", "CLAIMS", "AOD", "HIGH_THROUGHPUT"]
-        flavor.update({"pool_list": ["one"]})
-        assert [one.name for one in client.flavors(detailed=True)] == ["fast"]
-        with pytest.raises(errors.ForbiddenError):
-            pool.delete()
-        flavor.delete()
-        pool.delete()
-        with pytest.raises(errors.ResourceNotFound):
-            pool.get()
-
-
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
     """The port that old clients know."""
