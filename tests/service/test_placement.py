@@ -6,14 +6,11 @@ from typing import NoReturn, cast
 import pytest
 
 from tests.service.test_subscriptions import Interrupted
-from tests.waiting import rounds_beside
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import (
     ConfigurationError,
     Forbidden,
-    Invalid,
     LimitReached,
-    NotFound,
     RecordChanged,
     Unavailable,
 )
@@ -26,8 +23,6 @@ from zaqar_lite.service.pooling.pools import Pool, PoolRegistry, StoreKind
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.sql import create
-from zaqar_lite.storage.sql.database import Database
-from zaqar_lite.storage.sql.place import InRam
 from zaqar_lite.storage.sql.records import SqlManagementStore
 
 pytestmark = pytest.mark.anyio
@@ -49,35 +44,6 @@ def of_one_queue(clock: Clock) -> tuple[ManagementStore, PoolRegistry, Placement
     policies = Policies(management, limits, checked=False)
     queues = Queues(management, messages, policies, limits, placements=placements)
     return management, registry, placements, queues
-
-
-async def test_queues_that_come_and_go_keep_no_other_from_being_forgotten() -> None:
-    clock = Clock()
-    management, placements = catalogue(clock)
-
-    async def made_and_deleted(name: str) -> None:
-        await placements.write(QueueRef("p", name), Place("pool"))
-        await placements.leave(QueueRef("p", name))
-
-    await made_and_deleted("z-the-last-by-name")
-    for number in range(250):
-        await placements.write(QueueRef("p", f"a-{number:03}"), Place("pool"))
-    for _ in range(3):
-        clock.advance(LEFT_MS)
-        await placements.tidy()
-    kept = await management.list_records(PLACE, "p", limit=1_000)
-    assert [one.name for one in kept] == [f"a-{number:03}" for number in range(250)]
-
-
-async def test_many_entries_go_soon_after_their_queues() -> None:
-    clock = Clock()
-    management, placements = catalogue(clock)
-    for number in range(350):
-        await placements.write(QueueRef("p", f"{number:03}"), Place("pool", left=clock.now_ms()))
-    clock.advance(LEFT_MS)
-    for _ in range(4):
-        await placements.tidy()
-    assert await management.list_records(PLACE, limit=1) == []
 
 
 @pytest.mark.parametrize("is_made", [False, True])
@@ -130,18 +96,6 @@ async def test_a_queue_that_could_not_be_made_leaves_its_pool_when_it_is_deleted
     assert (await placements.entry(never)).version == 0
 
 
-async def test_a_dead_letter_queue_that_is_one_too_many_keeps_its_place() -> None:
-    clock = Clock()
-    _, registry, placements, queues = of_one_queue(clock)
-    await registry.put_pool(Pool("a", "memory://a", 1))
-    letters = QueueRef("p", "letters")
-    await queues.create(QueueRef("p", "one"), {"_dead_letter_queue": letters.name})
-    await queues.ensure_dead_letter_queue(letters)
-    clock.advance(LEFT_MS)
-    await placements.tidy()
-    assert (await placements.entry(letters)).place == Place("a")
-
-
 class Counting(SqlManagementStore):
     """Counts the records that are read one by one."""
 
@@ -150,27 +104,6 @@ class Counting(SqlManagementStore):
     async def get_record(self, kind: str, project: str, name: str) -> Record | None:
         self.read += 1
         return await super().get_record(kind, project, name)
-
-
-async def test_a_filter_looks_at_each_queue_of_its_project_once_at_most() -> None:
-    clock = Clock()
-    management = Counting(Database(InRam(), clock, StoreOptions()))
-    registry = PoolRegistry(management, lambda _: StoreKind("memory", {Capability.FAN_OUT}))
-    placements = Placements(management, registry, clock)
-    await registry.put_pool(Pool("one", "memory://one", 1))
-    for number in range(50):
-        queue = QueueRef("p", f"queue-{number:02}")
-        await placements.write(queue, Place("one"))
-        await management.create_queue(queue, {}, max_queues=100)
-    new, metadata = QueueRef("p", "filtered"), {"_filter": "a = 1"}
-    management.read = 0
-    assert (await placements.decide(new, metadata)).pool == "one"
-    assert management.read < 60
-    await placements.write(QueueRef("p", "queue-01"), Place("two"))
-    management.read = 0
-    with pytest.raises(Invalid):
-        await placements.decide(new, metadata)
-    assert management.read < 5
 
 
 async def test_a_pool_that_can_not_be_made_can_do_nothing_and_hinders_nothing() -> None:
@@ -192,33 +125,6 @@ async def test_a_pool_that_can_not_be_made_can_do_nothing_and_hinders_nothing() 
     await registry.put_pool(Pool("beside", "memory://beside", 1, "fast"))
     await registry.change_pool("lacks", {"uri": "memory://again"})
     assert await registry.missing("lacks", {"_priority": "1"}) is None
-
-
-async def test_a_change_of_a_pool_keeps_what_others_change_meanwhile() -> None:
-    _, management = create("memory://", clock=Clock(), options=StoreOptions())
-    store = Interrupted(management)
-    others, registry = (
-        PoolRegistry(cast(ManagementStore, one), lambda _: StoreKind("memory"))
-        for one in (management, store)
-    )
-    await others.put_pool(Pool("a", "memory://a", 1))
-    store.at, store.meanwhile = 2, lambda: others.put_flavor("p", "gold", ["a"])
-    pool, _ = await registry.change_pool("a", {"weight": 0})
-    assert (pool.weight, pool.flavor) == (0, "gold")
-    store.calls, store.meanwhile = 0, lambda: others.kind.delete("", "a")
-    with pytest.raises(NotFound):
-        await registry.change_pool("a", {"weight": 1})
-
-
-async def test_a_queue_that_is_older_than_pools_is_looked_up_once() -> None:
-    clock, queue = Clock(), QueueRef("p", "q")
-    management = Counting(Database(InRam(), clock, StoreOptions()))
-    placements = Placements(
-        management, PoolRegistry(management, lambda _: StoreKind("memory")), clock
-    )
-    await management.create_queue(queue, {}, max_queues=1)
-    assert [await placements.place(queue) for _ in range(3)] == [Place()] * 3
-    assert management.read == 1
 
 
 @pytest.mark.parametrize("is_deleted", [False, True], ids=["never", "deleted"])
@@ -256,23 +162,6 @@ async def test_a_queue_is_made_again_elsewhere_when_nobody_goes_by_its_old_place
         assert raised.value.retry_after
     clock.advance(MOVED_MS)
     assert (await placements.decide(queue, {})).pool == "b"
-
-
-@pytest.mark.parametrize("held", [False, True])
-async def test_a_look_at_all_queues_gives_way_to_others(
-    monkeypatch: pytest.MonkeyPatch, held: bool
-) -> None:
-    monkeypatch.setattr(module, "_READ_AT_ONCE", 10)
-    monkeypatch.setattr(module, "_PAGE", 10)
-    clock = Clock()
-    management, placements = catalogue(clock)
-    for number in range(200):
-        queue = QueueRef("p", f"q{number}")
-        await management.create_queue(queue, {}, max_queues=1_000)
-        await placements.write(queue, Place("one"))
-    look = placements.holds("another") if held else placements.queues_of("p", 2)
-    rounds, _ = await rounds_beside(look)
-    assert rounds >= 20
 
 
 @pytest.mark.parametrize("at", range(1, 12))
