@@ -141,3 +141,18 @@ def test_no_file_names_the_machine_it_was_written_on() -> None:
         if place in path.read_text(encoding="utf-8", errors="replace")
     ]
     assert not guilty
+
+
+def test_one_version_stands_everywhere() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    version = project["version"]
+    for name in (
+        "zaqar_lite/__init__.py",
+        "api-ref/source/conf.py",
+        "releasenotes/source/conf.py",
+    ):
+        assert f'"{version}"' in (ROOT / name).read_text(encoding="utf-8"), name
+    images = re.findall(
+        r"image: zaqar-lite/(?!swift-node)[a-z]+:(\S+)", (ROOT / "docker-compose.yml").read_text()
+    )
+    assert set(images) == {version}

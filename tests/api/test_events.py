@@ -229,18 +229,6 @@ async def test_a_delayed_message_is_told_when_it_is_due(api: Api) -> None:
     assert await told(api, listener.last_id) == []
 
 
-@pytest.mark.parametrize("seconds", [0, 60])
-async def test_what_is_visible_behind_many_delayed_messages_is_told_at_once(
-    api: Api, seconds: int
-) -> None:
-    await delayed(api)
-    for first in range(0, 100, 10):
-        await api.post(*({"body": n, "delay": 60} for n in range(first, first + 10)))
-    await api.post({"body": "now", "delay": 0})
-    async with listening(api, f"echo=true&seconds={seconds}") as listener:
-        assert (await listener.next(5)).body == "now"
-
-
 async def test_a_store_that_is_away_is_asked_once_in_a_while(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.conftest import UNAUTHORIZED, Api, MakeApi, signed_by
+from tests.api.conftest import UNAUTHORIZED, Api, MakeApi
 from zaqar_lite.service.identity import authentication as identity
 
 pytestmark = pytest.mark.anyio
@@ -241,25 +241,13 @@ async def test_nobody_signs_what_they_may_not_do(make_api: MakeApi) -> None:
     async with make_api(**settings) as api:
         doors = Doors(api)
         key = await doors.make("manage:*", "read:*")
-        signed = await doors.expect(200, key, "POST", "share", {"methods": ["GET"]})
+        await doors.expect(200, key, "POST", "share", {"methods": ["GET"]})
         for document in (
             {"methods": ["POST"]},
             {"methods": ["DELETE"]},
             {"methods": ["GET"], "paths": ["claims"]},
         ):
             await doors.expect(403, key, "POST", "share", document)
-        # And a signed URL opens what it says, without a key.
-        given = signed.json()
-        headers = signed_by(given)
-        await doors.expect(200, None, "GET", "messages", X_Project_ID="p", **headers)
-        for method, path, project in (
-            ("GET", "messages", "other"),
-            ("GET", "/v2/queues/other/messages", "p"),
-            ("GET", "/v2/queues", "p"),
-            ("GET", "/v2/keys", "p"),
-            ("DELETE", "messages?pop=1", "p"),
-        ):
-            await doors.expect(404, None, method, path, X_Project_ID=project, **headers)
 
 
 # What is wrong costs little, and is told to nobody.

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.conftest import Api, MakeApi, bearer, claim_id_of
+from tests.api.conftest import Api, MakeApi, claim_id_of
 from tests.waiting import until
 from zaqar_lite.service.metrics import queue_depths as census
 from zaqar_lite.service.metrics.shared_counters import LATENESS
@@ -190,17 +190,3 @@ async def test_tells_the_depth_of_a_queue_to_who_has_one_header(api: Api) -> Non
     assert (await api.call("GET", "/v2/queues/none/depth", Accept="text/plain")).content == b"0\n"
     del api.http.headers["X-Project-ID"]
     await api.expect(400, "GET", "depth")
-
-
-async def test_is_open_to_operators_only_where_somebody_authenticates(
-    make_api: MakeApi,
-) -> None:
-    async with make_api(auth="keys") as api:
-        key = await api.make_key("*:*")
-        api.http.headers.clear()
-        assert (await api.http.get("/metrics")).status_code == 401
-        api.http.headers.update(bearer(api.operator))
-        assert (await api.http.get("/metrics")).status_code == 200
-        api.http.headers.update(bearer(key))
-        assert (await api.http.get("/metrics")).status_code == 403
-        assert (await api.http.get("/v2/queues/q/depth")).json()["depth"] == 0

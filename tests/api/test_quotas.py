@@ -239,16 +239,3 @@ async def test_a_project_that_can_not_be_has_no_quotas(make_api: MakeApi) -> Non
                 await api.expect(400, method, path, {})
         path = "/v2/quotas/projekt-%C3%A4"
         assert (await api.call("PUT", path, {"queues": 1})).json()["project"] == "projekt-ä"
-
-
-async def test_who_administers_a_project_can_not_raise_its_quotas(
-    make_api: MakeApi,
-) -> None:
-    async with make_api(auth="keys") as api:
-        del api.http.headers["X-Project-ID"]
-        operator, own = bearer(api.operator), bearer(await api.make_key("*:*", project="demo"))
-        for method in ("GET", "PUT", "DELETE"):
-            await api.expect(403, method, "/v2/quotas/demo", {}, **own)
-        await api.expect(200, "PUT", "/v2/quotas/demo", {"queues": 3}, **operator)
-        shown = await api.call("GET", "/v2/quota", **own)
-        assert shown.json()["quotas"]["queues"] == 3
