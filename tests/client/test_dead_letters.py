@@ -248,19 +248,6 @@ def test_killed_after_any_call_and_run_again_each_letter_is_there_once(
         assert client.stats(dead).total == 0
 
 
-def test_a_letter_that_fails_again_meanwhile_waits_for_the_next_run(
-    client: Client, queue: str, dead: str
-) -> None:
-    fail(client, queue, dead, list(range(5)))
-
-    def fail_again(letter: Message, target: str) -> None:
-        client.post(dead, f"{letter.body} from {target}")
-
-    result = client.redrive(dead, on_moved=fail_again)
-    assert result.moved == {queue: 5}
-    assert client.stats(dead).ready == 5
-
-
 async def test_a_cancelled_async_redrive_leaves_each_letter_in_one_queue(
     client: Client, async_client: AsyncClient, queue: str, dead: str
 ) -> None:

@@ -166,15 +166,6 @@ def test_the_rate_holds_over_any_while(monkeypatch: pytest.MonkeyPatch) -> None:
     assert posting.wait(50) == 0
 
 
-def test_a_body_is_written_as_the_standard_library_writes_it() -> None:
-    values: list[object] = [{"a": [1, 2.5, None, True]}, "ünï\n\u2028", {1: "one"}, [{}], 2**70]
-    for value in values:
-        assert json.loads(serialization.dumps(value)) == json.loads(json.dumps(value))
-        assert b" " not in serialization.dumps(value)
-    with pytest.raises(ValueError, match="JSON does not have"):
-        serialization.dumps([None, float("nan")])
-
-
 @dataclasses.dataclass
 class Order:
     _id: uuid.UUID

@@ -224,13 +224,6 @@ def test_a_worker_refuses_a_wrong_argument(call: Callable[[], object], said: str
         call()
 
 
-def test_a_worker_refuses_the_other_kind_of_client() -> None:
-    with pytest.raises(TypeError, match="run takes a Client"):
-        Worker(refuse, "a", WorkerOptions()).run(AsyncClient(NOWHERE))  # type: ignore[arg-type]
-    with Client(NOWHERE) as client, pytest.raises(TypeError, match="serve takes an AsyncClient"):
-        asyncio.run(Worker(refuse, "a", WorkerOptions()).serve(client))  # type: ignore[arg-type]
-
-
 def test_what_has_a_name_or_an_id_is_not_taken_for_it() -> None:
     message = Message("a", "an-id", body=1, ttl=60, age=0, href="")
     with Client(NOWHERE) as client:

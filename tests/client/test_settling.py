@@ -106,17 +106,6 @@ def test_results_say_what_was_not_done(client: Client, queue: str) -> None:
             mine.release(message, reason="x" * 129)
 
 
-def test_what_is_done_and_what_is_left_end_in_one_request(client: Client, queue: str) -> None:
-    client.post_batch(queue, [1, 2, 3])
-    sent = counted(client)
-    with client.claim(queue) as claim:
-        claim.done(claim.messages[1])
-    assert len(sent) == 2
-    assert [message.body for message in client.list_messages(queue)] == [1, 3]
-    (first, _) = client.list_messages(queue, details=True)
-    assert (first.claim_count, first.failure_count) == (1, 0)
-
-
 def test_a_server_that_cannot_settle_is_told_clearly_and_its_claims_end_as_ever(
     server: ServerProcess, queue: str
 ) -> None:

@@ -50,13 +50,6 @@ def test_a_key_is_made_as_the_readme_says(guarded: tuple[ServerProcess, str]) ->
             list(client.list_messages("orders"))
 
 
-def test_who_shows_no_key_of_the_server_or_no_project_is_told(keyed: Run) -> None:
-    assert keyed("queue", "list")[0] == 1
-    assert "name the project (--project), which the key does not tell" in keyed.said
-    assert keyed("queue", "list", "--access-key", "zq_1_2", "--project", "p")[0] == 1
-    assert "(--access-key, --os-cloud or --signed says who asks)" in keyed.said
-
-
 def test_keys_are_listed_disabled_rotated_and_deleted(
     keyed: Run, guarded: tuple[ServerProcess, str]
 ) -> None:

@@ -102,13 +102,6 @@ def test_a_wrong_word_is_answered_in_one_line_before_the_server_is_asked(
     assert says in wrong(*words)
 
 
-def test_help_is_a_command_too(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        cli.main(["help", "message", "post"])
-    assert left.value.code == 0
-    assert capsys.readouterr().out.startswith("usage: zaqar-lite message post ")
-
-
 def test_what_is_not_there_is_named(wrong: Wrong, queue: str) -> None:
     assert wrong("queue", "delete", queue, "--yes", code=3) == f"No such queue: {queue}"
     for noun, words in (

@@ -10,7 +10,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from tests.server import ServerProcess
 from tests.spark.test_parts import ID, options, values
-from zaqar_lite.client import Client, Forbidden, NewMessage
+from zaqar_lite.client import Client, Forbidden
 from zaqar_lite.spark import browsing
 from zaqar_lite.spark.browsing import BrowseStream, QueueRange, browse
 from zaqar_lite.spark.claiming import ClaimStream
@@ -108,22 +108,6 @@ def test_a_batch_waits_until_it_is_worth_it(
     frozen.prepareForTriggerAvailableNow()
     client.post(queue, 9)
     frozen.stop()
-
-
-def test_progress_tells_how_far_behind_a_stream_is(
-    server: ServerProcess, client: Client, queue: str, tmp_path: Path
-) -> None:
-    client.create_queue(queue, {"_default_message_delay": 600})
-    posted = client.post_batch(queue, [NewMessage(body=1, delay=0), NewMessage(body=2)])
-    reader = BrowseStream(options(server.url, queue), ID)
-    reader.latestOffset(reader.initialOffset(), ReadMaxRows(1))
-    told = (reader.reportLatestOffset() or {})[queue]
-    assert (told["total"], told["ready"], told["delayed"], told["claimed"]) == (2, 1, 1, 0)
-    assert told["newest"] == posted[1]
-    assert told["oldest_age"] is not None
-    assert 0 < told["lag_seconds"] < 1
-    claiming = ClaimStream(options(server.url, queue, mode="claim", stateDir=tmp_path), ID)
-    assert (claiming.reportLatestOffset() or {})[queue]["ready"] == 1
 
 
 def test_further_columns_by_option(server: ServerProcess, client: Client, queue: str) -> None:

@@ -31,7 +31,7 @@ from tests.services.s3 import S3Server
 from tests.spark.conftest import in_bucket, in_hdfs
 from zaqar_lite.client import Client
 from zaqar_lite.spark.browsing import BrowseStream, DataLoss, PushdownReader
-from zaqar_lite.spark.claiming import ClaimStream, claim_messages
+from zaqar_lite.spark.claiming import ClaimStream
 from zaqar_lite.spark.ledger import Batch, Directory, Ledger, open_directory
 from zaqar_lite.spark.messages import InvalidRow, Messages
 from zaqar_lite.spark.options import OptionError, Options, parse
@@ -205,19 +205,6 @@ def test_a_batch_that_spark_knows_is_read_again_and_another_is_given_back(
     reader.commit(end)
     assert client.stats(queue).total == 0
     reader.stop()
-
-
-def test_a_batch_is_planned_as_soon_as_a_message_comes(
-    server: ServerProcess, client: Client, queue: str
-) -> None:
-    client.create_queue(queue)
-    given = options(server.url, queue, pageSize=4)
-    assert claim_messages(client, given, 8) == []
-    with Client(server.url) as waiting, ThreadPoolExecutor(1) as thread:
-        held = thread.submit(claim_messages, waiting, given, 8, wait=60)
-        time.sleep(0.5)  # long enough for an answer that does not wait
-        posted = client.post(queue, "late")
-        assert [message.id for one in held.result(30) for message in one.messages] == [posted]
 
 
 def test_a_ledger_of_another_queue_checkpoint_or_running_query_is_refused(
