@@ -5,9 +5,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from tests.contract.serving import Server
+from tests.contract.stores import Stores
 from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, ack, new
 from zaqar_lite.domain.errors import QueueChanged
 from zaqar_lite.domain.models import DelayMode, QueueRecord
+from zaqar_lite.service.policy import Policy
 
 pytestmark = pytest.mark.anyio
 
@@ -107,3 +110,20 @@ async def test_a_large_settlement_is_decided_by_one_version(queue: QueueUnderTes
         assert await queue.counts() == (0, 0, count)
     else:
         assert await queue.counts() == (0, 0, 0)
+
+
+async def test_a_server_that_knows_an_old_record_decides_anew(
+    stores: Stores, queue: QueueUnderTest
+) -> None:
+    servers = [Server(one) for one in await stores.peers(2)]
+
+    async def post(policy: Policy) -> int:
+        await queue.post("a", version=policy.version)
+        return policy.default_ttl_ms
+
+    await servers[0].queues.create(queue.ref, {"_default_message_ttl": 60})
+    for server in servers:
+        assert await server.policies.decide(queue.ref, post) == 60_000
+    await servers[1].queues.change(queue.ref, lambda _: {"_default_message_ttl": 61})
+    for server in servers:
+        assert await server.policies.decide(queue.ref, post) == 61_000

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import redis
 import uvloop
@@ -21,8 +22,9 @@ from tests.drivers.redis.conftest import Open
 from tests.drivers.redis.inspection import raw
 from tests.drivers.redis.steps import crash_before, full, standing_still
 from tests.drivers.redis.test_parts import MOST_AT_ONCE
+from tests.server import PING_HEADERS, ServerProcess
 from tests.services import RedisServer
-from tests.waiting import until_available
+from tests.waiting import until, until_available
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.domain.models import DelayMode
 from zaqar_lite.storage.redis.address import Address
@@ -492,3 +494,20 @@ async def test_tls_is_checked(open_queue: Open, tmp_path: Path) -> None:
 async def test_nobody_there_is_unavailable(open_queue: Open) -> None:
     with pytest.raises(Unavailable, match="No connection"):
         await open_queue(f"redis://127.0.0.1:{services.process.free_port()}")
+
+
+async def test_an_outage_tells_clients_nothing_about_the_inside() -> None:
+    """Who runs the server finds in its log where Redis should be; a client does not."""
+    with services.start_redis() as gone, ServerProcess(gone.url) as server:
+        gone.kill()
+        async with httpx.AsyncClient(base_url=server.url, headers=PING_HEADERS) as http:
+            answer = await http.get("/v2/queues")
+            ready = await http.get("/readyz")
+        assert (answer.status_code, ready.status_code) == (503, 503)
+        assert "No connection to Redis" in ready.text
+        assert str(gone.port) not in ready.text
+        assert int(answer.headers["Retry-After"]) >= 1
+        assert "No connection to Redis" in answer.json()["description"]
+        assert answer.json()["description"].endswith("Please try again in a few seconds.")
+        assert str(gone.port) not in answer.text
+        await until(lambda: f":{gone.port}" in server.log().partition("sweep: ")[2])
