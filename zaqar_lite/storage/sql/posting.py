@@ -12,7 +12,7 @@ finished later, or forgotten where it was cut short before.
 import asyncio
 import logging
 from collections import Counter, defaultdict, deque
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -96,7 +96,7 @@ class LargePost:
         head: Head,
         messages: Sequence[NewMessage],
         parts: Iterable[Sequence[NewMessage]],
-        copies: Iterable[Sequence[tuple[int, Copy]]],
+        copies: deque[list[tuple[int, Copy]]],
         number: int = 0,
     ) -> None:
         self._undone = db.undone
@@ -104,7 +104,7 @@ class LargePost:
         self.head = head
         self.messages = messages
         self.parts = deque(parts)
-        self.copies = deque(copies)
+        self.copies = copies
         self.number = number
         self.entered = 0
         self.ids: list[str] = []
@@ -204,7 +204,9 @@ async def _make_room(db: Database, wanted: Post) -> bool:
     Answers whether there was any.
     """
     was_any = False
-    for ref, count in _added(wanted, wanted.messages):
+    _, added = await _cut_copies(wanted.messages)
+    added[wanted.ref] += len(wanted.messages)
+    for ref, count in added.items():
         keys = wanted.keys if ref == wanted.ref else 0
 
         def has_room(queue: Queue, count: int = count, keys: int = keys) -> bool:
@@ -228,7 +230,7 @@ def _post_at_once(db: Database, wanted: Post) -> Sequence[Posted] | None:
     plan = Plan() if wanted.keys else Plan(list(wanted.messages))
     if wanted.keys:
         _plan(db, wanted.ref, plan, wanted.messages, 0, now)
-    _check_limits(db, found, wanted, plan, now)
+    _check_limits(db, found, wanted, plan, _added(wanted, plan.new), now)
     queue = db.make_queue(wanted.ref) if found is None else found
     copies: Iterable[tuple[int, Copy]] = ()
     if wanted.brings:
@@ -246,11 +248,9 @@ async def _post_in_parts(db: Database, wanted: Post) -> Sequence[Posted]:
         if answer is None:
             plan = await _plan_in_steps(db, wanted, now)
             parts = await _cut(plan.new)
-            copies, slices = [], Slices()
-            for part in _copies_in_parts(plan.new) if wanted.brings else ():
-                await slices.next_turn()
-                copies += [part] if part else []
-            large = await db.join(_accept, wanted, plan, parts, copies)
+            copies, added = await _cut_copies(plan.new)
+            added[wanted.ref] += len(plan.new)
+            large = await db.join(_accept, wanted, plan, added, parts, copies)
             with db.in_one_batch():
                 await next_turn()
                 if large.number:
@@ -294,54 +294,61 @@ async def _cut(messages: Sequence[NewMessage]) -> Sequence[Sequence[NewMessage]]
     return parts
 
 
-def _copies_in_parts(messages: Sequence[NewMessage]) -> Iterator[Sequence[tuple[int, Copy]]]:
-    """The copies of messages, each with its message's index, in parts that one step may store.
+async def _cut_copies(
+    messages: Sequence[NewMessage],
+) -> tuple[deque[list[tuple[int, Copy]]], Counter[QueueRef]]:
+    """Cut the copies of messages, sorted by queue, into parts that one step may store; count them.
 
-    While they are sorted by their queues, an empty part comes for each message: there may be half a
-    million copies, so that others must have turns.
+    Each copy comes with its message's index. There may be half a million, so others have turns.
     """
     copies: dict[QueueRef, list[tuple[int, Copy]]] = defaultdict(list)
+    slices = Slices()
     for index, message in enumerate(messages):
+        await slices.next_turn()
         for copy in message.copies:
             copies[copy.queue].append((index, copy))
-        yield ()
-    part: list[tuple[int, Copy]] = []
-    cost = 0
-    for of_queue in copies.values():
+    parts = deque[list[tuple[int, Copy]]]()
+    counts, cost = Counter[QueueRef](), 0
+    for ref in list(copies):
+        of_queue = copies.pop(ref)  # what is large is freed bit by bit
+        counts[ref] = len(of_queue)
         cost += _NEXT_QUEUE
         for one in of_queue:
-            if part and cost >= _COPIES:
-                yield part
-                part, cost = [], _NEXT_QUEUE
-            part.append(one)
+            if not parts or cost >= _COPIES:
+                await slices.next_turn()
+                parts.append([])
+                cost = _NEXT_QUEUE
+            parts[-1].append(one)
             cost += 1
-    if part:
-        yield part
+    return parts, counts
 
 
-def _accept(
+def _accept(  # noqa: PLR0917 - a post, its plan, and its parts
     db: Database,
     wanted: Post,
     plan: Plan,
+    added: Mapping[QueueRef, int],
     parts: Sequence[Sequence[NewMessage]],
-    copies: Sequence[Sequence[tuple[int, Copy]]],
+    copies: deque[list[tuple[int, Copy]]],
 ) -> LargePost:
-    """Check a large post that is planned, and reserve room for it."""
+    """Check a large post that is planned, and reserve room for what it adds to each queue."""
     found = db.queue_at(wanted.ref, wanted.version)
     db.check_growth()
-    _check_limits(db, found, wanted, plan, db.clock.now_ms())
+    _check_limits(db, found, wanted, plan, added.items(), db.clock.now_ms())
     head = Head(replace(wanted, messages=()), plan.stands)
     large = LargePost(db, head, plan.new, parts, copies)
     if db.place.syncs and not db.is_post_whole:
         large.number = db.take_number()
-    added = [
-        (db.make_queue(ref), count)
-        for ref, count in _added(wanted, plan.new)
-        if ref == wanted.ref or _is_there(wanted, db.queue(ref))
-    ]
-    for queue, count in added:  # nothing is refused any more
-        large.reserve(queue, count)
+    _reserve(db, large, added)  # nothing is refused any more
     return large
+
+
+def _reserve(db: Database, large: LargePost, added: Mapping[QueueRef, int]) -> None:
+    """Reserve room in each queue but those that were dropped."""
+    post = large.head.post
+    for ref, count in added.items():
+        if ref == post.ref or _is_there(post, db.queue(ref)):
+            large.reserve(db.make_queue(ref), count)
 
 
 async def _keep(db: Database, large: LargePost) -> None:
@@ -368,48 +375,55 @@ async def finish_posts(db: Database) -> None:
     """Finish the large posts that a crash or an error has cut short, or forget them."""
     async with db.finishing:
         for number in sorted(db.unfinished):
-            if (large := await db.join(_find_large, number)) is not None:
+            rows = await db.look(_rows_of, number)
+            try:
+                large, added = await _read_large(db, rows, number)
+            except (msgspec.DecodeError, LookupError) as exc:
+                if 0 in rows:
+                    logger.error(
+                        "a post that was cut short can't be read, and is forgotten: %r", exc
+                    )
+                await db.join(_forget, number)
+            else:
                 try:
+                    await db.join(_reserve, large, added)
                     await _finish(db, large)
                 finally:
                     large.give_back()
-                if db.place.syncs:
-                    await db.future()
+            if db.place.syncs:
+                await db.future()
             db.unfinished.discard(number)
 
 
-def _find_large(db: Database, number: int) -> LargePost | None:
-    """A large post whose head is stored; what was stored of another one is deleted."""
+def _rows_of(db: Database, number: int) -> dict[int, bytes]:
+    """What is stored of a large post; without its head, 0, it was cut short before its answer."""
     select = "SELECT part, coalesce(content, ids) FROM post WHERE number = ?"
-    rows, large = dict[int, bytes](db.execute(select, (number,)).fetchall()), None
-    try:
-        if 0 in rows:
-            large = _read_large(db, rows, number)
-    except (msgspec.DecodeError, LookupError) as exc:
-        logger.error("a post that was cut short can't be read, and is forgotten: %r", exc)
-    if large is None:
-        db.execute("DELETE FROM post WHERE number = ?", (number,))
-    return large
+    return dict(db.execute(select, (number,)).fetchall())
 
 
-def _read_large(db: Database, rows: Mapping[int, bytes], number: int) -> LargePost:
-    entered = sum(part < 0 for part in rows)
+def _forget(db: Database, number: int) -> None:
+    db.execute("DELETE FROM post WHERE number = ?", (number,))
+
+
+async def _read_large(
+    db: Database, rows: Mapping[int, bytes], number: int
+) -> tuple[LargePost, Mapping[QueueRef, int]]:
+    """A large post as it was stored, and what is still to enter which queues."""
+    head, entered = _decode_head(rows[0]), sum(part < 0 for part in rows)
     parts = [_decode_part(rows[part]) for part in range(1, len(rows) - entered)]
     messages = [one for part in parts for one in part]
-    head = _decode_head(rows[0])
-    copies = [part for part in _copies_in_parts(messages) if part] if head.post.brings else ()
+    copies, _ = await _cut_copies(messages)
+    for _ in range(entered - len(parts)):
+        copies.popleft()
     large = LargePost(db, head, messages, parts[entered:], copies, number)
     large.entered = entered
     large.ids = _texts_of(b"".join(rows[-part] for part in range(1, entered + 1)))
-    for _ in range(entered - len(parts)):
-        large.copies.popleft()
-    post = large.head.post
-    to_come = Counter(copy.queue for part in large.copies for _, copy in part)
-    to_come[post.ref] += sum(map(len, large.parts))
-    for ref, count in to_come.items():
-        if ref == post.ref or _is_there(post, db.queue(ref)):
-            large.reserve(db.make_queue(ref), count)
-    return large
+    added = Counter({head.post.ref: sum(map(len, large.parts))})
+    slices = Slices()
+    for part in copies:
+        await slices.next_turn()
+        added.update(copy.queue for _, copy in part)
+    return large, added
 
 
 async def _finish(db: Database, large: LargePost) -> Sequence[Posted]:
@@ -477,7 +491,7 @@ def _end(db: Database, large: LargePost) -> Sequence[Posted]:
 
 
 def _added(wanted: Post, messages: Sequence[NewMessage]) -> Iterable[tuple[QueueRef, int]]:
-    """How many messages and copies enter which queues with messages of a post."""
+    """How many messages and copies enter which queues with messages of a small post."""
     if not wanted.brings:
         return ((wanted.ref, len(messages)),)
     copies = Counter(copy.queue for message in messages for copy in message.copies)
@@ -507,11 +521,18 @@ def _known(db: Database, queue: Queue | None, wanted: Post, now: int) -> Sequenc
     return [Posted(one, duplicate=True) for one in found.ids]
 
 
-def _check_limits(db: Database, queue: Queue | None, wanted: Post, plan: Plan, now: int) -> None:
+def _check_limits(  # noqa: PLR0917 - a post, its plan, and what it adds to which queues
+    db: Database,
+    queue: Queue | None,
+    wanted: Post,
+    plan: Plan,
+    added: Iterable[tuple[QueueRef, int]],
+    now: int,
+) -> None:
     """Refuse a post for which there is no room. Raises LimitReached."""
     if wanted.keys:
         _check_keys(db, queue, wanted, plan, now)
-    for ref, count in _added(wanted, plan.new):
+    for ref, count in added:
         if _is_full(db, queue if ref == wanted.ref else db.queue(ref), count):
             raise too_many_messages(ref, db.options.max_messages)
 
