@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.api.conftest import Api, MakeApi, claim_id_of
+from zaqar_lite.service import policy
 
 pytestmark = pytest.mark.anyio
 
@@ -88,30 +89,6 @@ async def test_a_normal_queue_has_no_delay(api: Api, delay: int) -> None:
     assert len(await api.claim()) == 1
 
 
-async def test_a_queue_that_delays_shows_and_edits_what_waits_when_asked(api: Api) -> None:
-    await api.expect(201, "PUT", "", {"_default_message_delay": 10})
-    first, second, _ = await api.post({"body": 1}, {"body": 2}, {"body": "now", "delay": 0})
-    assert [message["body"] for message in await api.claim()] == ["now"]
-    answer = (await api.call("GET", "messages?echo=true&include_delayed=true")).json()
-    assert len(answer["messages"]) == 2
-    assert "include_delayed=true" in answer["links"][0]["href"]
-    await api.expect(200, "GET", f"messages/{first}")
-    stats = (await api.call("GET", "stats?details=true")).json()["messages"]
-    assert (stats["free"], stats["delayed"], stats["ready"]) == (2, 2, 0)
-    assert (await api.call("DELETE", "messages?pop=1")).json()["messages"] == []
-    answer = await api.call("PATCH", f"messages/{first}", {"body": {"new": 1}, "ttl": 120})
-    assert (answer.status_code, answer.json()["body"]) == (200, {"new": 1})
-    assert answer.json()["ttl"] == 120
-    await api.call("PATCH", f"messages/{second}", {"delay": 0})
-    assert [message["body"] for message in await api.claim()] == [2]
-    await api.expect(409, "PATCH", f"messages/{second}", {"body": 3})
-    await api.call("PATCH", f"messages/{first}", {"delay": 100})
-    api.advance(50)
-    assert await api.claim() == []
-    await api.expect(204, "DELETE", f"messages/{first}")
-    await api.expect(404, "PATCH", f"messages/{first}", {"body": 3})
-
-
 @pytest.mark.parametrize("room", [1, 2])
 @pytest.mark.parametrize("way", ["claim", "pop"])
 async def test_dead_letters_make_their_queue_where_the_project_has_room(
@@ -147,6 +124,20 @@ async def test_refuses_chains_of_dead_letter_queues(api: Api) -> None:
     await api.call("DELETE", "/v2/queues/a")
     await api.call("DELETE", "/v2/queues/also")
     await api.set(*chained)
+
+
+async def test_dead_letters_before_the_ready_messages_do_not_look_like_an_empty_queue(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy, "_LONGEST_SEARCH", 60.0)  # a second, however busy the machine is
+    for first in range(0, 2_000, 100):
+        await api.post(*({"body": number} for number in range(first, first + 100)))
+    for held in [await api.claim(20) for _ in range(100)]:
+        await api.call("DELETE", f"claims/{claim_id_of(held[0])}")
+    await api.set("_dead_letter_queue", f"{api.queue}-letters")
+    await api.set("_max_claim_count", 1)
+    await api.post({"body": "ready"})
+    assert [message["body"] for message in await api.claim(1)] == ["ready"]
 
 
 YEAR = 31_536_000

@@ -69,30 +69,6 @@ async def test_pages_through_all_messages_that_are_asked_for(api: Api) -> None:
     assert "claim_id" not in both[1]["href"]
 
 
-async def test_a_client_may_ask_for_large_pages_claims_and_pops(make_api: MakeApi) -> None:
-    async with make_api(max_large_page=50) as api:
-        ids = await api.post(*({"body": number} for number in range(130)))
-        page = (await api.call("GET", "messages?echo=true&limit=50&large=true")).json()
-        assert len(page["messages"]) == 50
-        (following,) = [one["href"] for one in page["links"]]
-        assert "large=true" in following
-        second = (await api.call("GET", following)).json()
-        assert [one["body"] for one in second["messages"]] == list(range(50, 100))
-        fetched = await api.call("GET", f"messages?ids={','.join(ids[:50])}&large=true")
-        assert len(fetched.json()["messages"]) == 50
-        claimed = await api.call("POST", "claims?limit=50&large=true", {})
-        assert len(claimed.json()["messages"]) == 50
-        held = claimed.headers["location"].rpartition("/")[2]
-        done = await api.call("POST", f"claims/{held}/settle", {"delete": ids[:50]})
-        assert [one["status"] for one in done.json()["results"]] == [204] * 50
-        popped = await api.call("DELETE", "messages?pop=50&large=true")
-        assert [one["body"] for one in popped.json()["messages"]] == list(range(50, 100))
-        listed = ",".join(ids[100:])
-        await api.expect(204, "DELETE", f"messages?ids={listed}&large=true")
-        assert await api.browse() == []
-        await api.expect(400, "DELETE", f"messages?ids={','.join(ids[:51])}&large=true")
-
-
 async def test_without_large_pages_asking_for_them_changes_nothing(make_api: MakeApi) -> None:
     async with make_api(max_large_page=1) as api:
         await api.expect(200, "GET", "messages?limit=20&large=true")

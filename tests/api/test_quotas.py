@@ -59,24 +59,6 @@ async def test_queues_are_counted_exactly(make_api: MakeApi) -> None:
         await api.expect(201, "PUT", "/v2/queues/new")
 
 
-async def test_subscriptions_never_exceed_their_quota(make_api: MakeApi) -> None:
-    async with make_api(quotas={"subscriptions": 3}) as api:
-
-        async def subscribe(n: int) -> Any:
-            document = {"subscriber": f"http://example.org/{n}", "ttl": 300}
-            return await api.call("POST", f"/v2/queues/q{n % 2}/subscriptions", document)
-
-        answers = [await subscribe(n) for n in range(4)]
-        assert [one.status_code for one in answers] == [201, 201, 201, 403]
-        assert is_full(answers[-1])
-        racing = await asyncio.gather(*map(subscribe, range(4, 9)))
-        assert all(map(is_full, racing))
-        assert (await usage(api))["subscriptions"] == 3
-        path = f"/v2/queues/q0/subscriptions/{answers[0].json()['subscription_id']}"
-        await api.expect(204, "DELETE", path)
-        assert (await subscribe(3)).status_code == 201
-
-
 @pytest.mark.parametrize(
     ("quota", "bodies", "too_many"),
     [

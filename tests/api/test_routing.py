@@ -6,9 +6,6 @@ from pathlib import Path
 import pytest
 
 from tests.api.conftest import Api, MakeApi
-from tests.service.composed import Composed
-from zaqar_lite.domain.models import ListQuery, QueueRef
-from zaqar_lite.service.post_validation import Draft
 
 pytestmark = pytest.mark.anyio
 
@@ -31,19 +28,6 @@ async def test_copies_a_message_into_every_queue_whose_filter_matches(api: Api) 
     await api.expect(204, "POST", "/v2/queues/red/claims")
     api.advance(91)
     await api.expect(201, "POST", "/v2/queues/red/claims")
-
-
-async def test_a_copy_has_the_default_ttl_that_holds_now() -> None:
-    """SIGHUP may change it."""
-    it = Composed()
-    copies, queue = QueueRef("p", "copies"), QueueRef("p", "q")
-    await it.queues.create(copies, {"_filter": "TRUE"})
-    for ttl in (100, 200):
-        it.limits.default_message_ttl = ttl
-        it.policies.forget_all()
-        await it.messages.post(queue, [Draft(b"1")], size=1, client_id="c")
-    page = await it.store.list_messages(copies, ListQuery(9))
-    assert [one.ttl_ms for one in page.messages] == [100_000, 200_000]
 
 
 async def test_a_queue_without_a_filter_does_not_count_for_the_limit(make_api: MakeApi) -> None:

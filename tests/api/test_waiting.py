@@ -1,8 +1,6 @@
 """Requests that wait: woken by what happens, in their turn, never for a client that has gone."""
 
-import asyncio
 import time
-from typing import Any
 
 import httpx
 import pytest
@@ -16,42 +14,12 @@ pytestmark = pytest.mark.anyio
 HEADERS = {"Client-ID": CLIENT_ID, "X-Project-ID": "p"}
 
 
-async def asleep(api: Api, *waiting: "asyncio.Task[Any]") -> None:
-    """Let requests come to their wait; none of them may have ended."""
-    await api.until("/v2/quota", lambda shown: shown["usage"]["waiters"] == len(waiting))
-    assert not any(task.done() for task in waiting)
-
-
-def claiming(api: Api, wait: int = 30, limit: int = 1) -> "asyncio.Task[list[dict[str, Any]]]":
-    return asyncio.create_task(api.claim(limit, f"&wait={wait}"))
-
-
 async def test_a_wait_ends_with_the_empty_answers_of_ever(api: Api) -> None:
     await api.expect(204, "POST", "claims?wait=1")
     listed = await api.call("GET", "messages?wait=1")
     assert listed.json() == {"messages": [], "links": []}
     popped = await api.call("DELETE", "messages?pop=1&wait=1")
     assert popped.json() == {"messages": []}
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "document"),
-    [
-        ("POST", "claims?limit=21&wait=30", None),
-        ("POST", "claims?wait=30", {"ttl": 59}),
-        ("DELETE", "messages?pop=21&wait=30", None),
-    ],
-)
-async def test_a_wrong_request_is_refused_before_it_waits_behind_others(
-    api: Api, method: str, path: str, document: Any
-) -> None:
-    first = claiming(api)
-    await asleep(api, first)
-    async with asyncio.timeout(10):
-        await api.expect(400, method, path, document)
-    await api.post({"body": 1})
-    (message,) = await asyncio.wait_for(first, 20)
-    assert message["body"] == 1
 
 
 def waiting_claim(server: ServerProcess, wait: int) -> Raw:
