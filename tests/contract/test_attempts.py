@@ -11,7 +11,6 @@ from tests.contract.subject import (
     MINUTE,
     SECOND,
     QueueUnderTest,
-    ack,
     bury,
     extend,
     fail,
@@ -135,17 +134,6 @@ async def test_attempts_are_shown_only_to_who_asks_and_only_those_that_have_ende
     assert not (await queue.get_claim(claimed.claim_id or "")).messages[0].attempts
     await queue.release(claimed.claim_id or "")
     assert not (await queue.pop()).messages[0].attempts
-
-
-async def test_messages_of_a_claim_have_attempts_of_their_own(queue: QueueUnderTest) -> None:
-    a, b, c = await queue.post(*"abc")
-    claim_id = await queue.claim_id()
-    await queue.settle(claim_id, fail(a, reason="one"), ack(b))
-    assert [each.reason for each in await queue.attempts(a)] == ["one"]
-    assert not await queue.attempts(c)
-    await queue.release(claim_id)
-    assert [each.outcome for each in await queue.attempts(a)] == [FAILED]
-    assert [each.outcome for each in await queue.attempts(c)] == [RELEASED]
 
 
 # Texts.

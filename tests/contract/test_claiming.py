@@ -5,7 +5,7 @@ import pytest
 from tests.contract.subject import MINUTE, QueueUnderTest, new, texts
 from zaqar_lite.domain.errors import NotFound
 from zaqar_lite.domain.ids import is_claim_id
-from zaqar_lite.domain.models import Capability, DelayMode, Refusal, RefusalReason
+from zaqar_lite.domain.models import Capability, Refusal, RefusalReason
 
 pytestmark = pytest.mark.anyio
 
@@ -197,18 +197,6 @@ async def test_released_messages_are_ready_at_once_at_their_own_places(
     assert texts((await queue.claim()).messages) == ["d"]
 
 
-async def test_releasing_one_claim_leaves_the_others_alone(queue: QueueUnderTest) -> None:
-    """Upstream's Redis driver hands out what another claim holds after a release before it."""
-    posted = await queue.post(*"abcdef")
-    first, second, third = [await queue.claim_id(2) for _ in range(3)]
-    await queue.delete(posted[1], claims=[first])
-    await queue.release(first)
-    claimed = await queue.claim(10)
-    assert texts(claimed.messages) == ["a"]
-    assert texts((await queue.get_claim(second)).messages) == ["c", "d"]
-    assert texts((await queue.get_claim(third)).messages) == ["e", "f"]
-
-
 async def test_a_raised_ttl_stays_after_a_release(queue: QueueUnderTest) -> None:
     await queue.post("a", ttl=2 * MINUTE)
     claim_id = await queue.claim_id(ttl=10 * MINUTE, grace=MINUTE)
@@ -234,15 +222,3 @@ async def test_popped_messages_are_gone_and_carry_no_claim_and_no_further_count(
     assert await queue.bodies() == ["c"]
     assert not await queue.get(*message_ids[:2])
     assert await queue.counts() == (1, 0, 0)
-
-
-async def test_popping_leaves_held_and_delayed_messages(queue: QueueUnderTest) -> None:
-    await queue.post("held")
-    await queue.claim()
-    await queue.post("delayed", delay=10 * MINUTE)
-    await queue.post("ready")
-    assert texts((await queue.pop(mode=DelayMode.HONOUR)).messages) == ["ready"]
-    assert not (await queue.pop(mode=DelayMode.HONOUR)).messages
-    assert await queue.bodies() == ["held", "delayed"]
-    queue.advance(11 * MINUTE)
-    assert texts((await queue.pop(mode=DelayMode.HONOUR)).messages) == ["held", "delayed"]

@@ -109,22 +109,6 @@ async def test_moved_messages_do_not_use_up_the_limit(
     assert await queue.bodies() == list("fgh")
 
 
-async def test_two_sources_have_one_dead_letter_queue(
-    queue: QueueUnderTest, other: QueueUnderTest
-) -> None:
-    sources = [queue.named(queue.ref.name + suffix) for suffix in ("", ".b", "-c")]
-    for source in sources:
-        await source.post(source.ref.name)
-        await exhaust(source)
-    policy = other.as_dead_letter_queue(1)
-    for source in sources:
-        assert (await source.claim(dead_letter=policy)).moved == 1
-    letters = await other.listed()
-    assert texts(letters) == [source.ref.name for source in sources]
-    assert [letter.origin.source for letter in letters if letter.origin] == texts(letters)
-    assert texts((await other.claim()).messages) == texts(letters)
-
-
 async def test_a_letter_keeps_its_priority(queue: QueueUnderTest, other: QueueUnderTest) -> None:
     queue.stores.need(Capability.FAN_OUT)
     await queue.post(new("late", priority=200), new("urgent", priority=50))

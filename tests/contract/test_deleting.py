@@ -11,14 +11,6 @@ pytestmark = pytest.mark.anyio
 CLAIMED, NOT_CLAIMED = RefusalReason.CLAIMED, RefusalReason.NOT_CLAIMED
 
 
-async def test_deleted_messages_are_gone(queue: QueueUnderTest) -> None:
-    message_ids = await queue.post(*"abc")
-    assert not await queue.delete(message_ids[0], message_ids[2])
-    assert await queue.bodies() == ["b"]
-    assert not await queue.get(message_ids[0])
-    assert [message.id for message in (await queue.claim()).messages] == [message_ids[1]]
-
-
 async def test_deleting_what_is_not_there_is_no_error(queue: QueueUnderTest) -> None:
     (message_id,) = await queue.post("a")
     for claims in (None, [], ["0" * 32]):
@@ -52,15 +44,6 @@ async def test_what_nobody_holds_is_deleted_without_a_claim_id_alone(
     assert not await queue.delete(ready, delayed, claims=[])
     queue.advance(2 * MINUTE)
     assert await queue.bodies() == []
-
-
-async def test_another_claims_id_is_refused(queue: QueueUnderTest) -> None:
-    one, two = await queue.post("a", "b")
-    first, second = await queue.claim_id(1), await queue.claim_id(1)
-    assert await queue.delete(one, claims=[second]) == [Refusal(one, CLAIMED)]
-    assert await queue.delete(two, claims=["x", "0" * 32]) == [Refusal(two, CLAIMED)]
-    assert not await queue.delete(two, claims=[second])
-    assert not await queue.delete(one, claims=[first])
 
 
 async def test_several_claims_delete_together_all_or_none(queue: QueueUnderTest) -> None:

@@ -56,14 +56,6 @@ async def test_the_delay_counts_from_the_edit(queue: QueueUnderTest) -> None:
     assert (texts([claimed]), claimed.ttl_ms) == (["A"], 50 * MINUTE)
 
 
-async def test_a_delay_of_nothing_means_now(queue: QueueUnderTest) -> None:
-    await queue.post("first", delay=20 * MINUTE)
-    (message_id,) = await queue.post("a", delay=10 * MINUTE)
-    await queue.edit(message_id, delay=0)
-    assert await queue.counts() == (1, 1, 0)
-    assert texts((await queue.claim(mode=HONOUR)).messages) == ["a"]
-
-
 async def test_a_ttl_that_would_end_before_the_delay_is_refused(queue: QueueUnderTest) -> None:
     (message_id,) = await queue.post("a", ttl=30 * MINUTE, delay=20 * MINUTE)
     before = await queue.get_one(message_id)

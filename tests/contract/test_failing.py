@@ -11,10 +11,8 @@ from tests.contract.subject import (
     MINUTE,
     SECOND,
     QueueUnderTest,
-    ack,
     backoff,
     bury,
-    extend,
     fail,
     give_back,
     some,
@@ -24,9 +22,7 @@ from zaqar_lite.domain.attempts import LAPSED, MAX_CLAIMS, Ended
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import (
     Capability,
-    Claimed,
     DeadLetter,
-    DelayMode,
     HistoryState,
     Message,
     QueueRef,
@@ -102,18 +98,6 @@ async def test_a_lapse_is_counted_once_however_many_race(queue: QueueUnderTest) 
     messages = await queue.get(*message_ids, details=True)
     assert [message.failure_count for message in messages] == [1] * 10
     assert [len(message.attempts) for message in messages] == [1] * 10
-
-
-async def test_each_message_of_a_claim_lapses_for_itself(queue: QueueUnderTest) -> None:
-    kept, gone, early, late = await queue.post(*"abcd")
-    claim_id = await queue.claim_id(ttl=5 * MINUTE)
-    await queue.settle(
-        claim_id, extend(kept, HOUR), ack(gone), extend(early, 2 * MINUTE), give_back(late)
-    )
-    queue.advance(3 * MINUTE)
-    await queue.sweep()
-    counts = {message.id: message.failure_count for message in await queue.listed()}
-    assert counts == {kept: 0, early: 1, late: 0}
 
 
 # Limits.
@@ -327,20 +311,6 @@ async def test_a_lapse_that_is_met_late_has_waited_already(
         assert texts((await queue.claim()).messages) == ["a", "b", "c"]
 
 
-async def test_a_lapse_waits_longer_from_failure_to_failure(
-    queue: QueueUnderTest, meet: Meeting
-) -> None:
-    (message_id,) = await queue.post("a", ttl=100 * HOUR)
-    retries = RetryPolicy(backoff=backoff(10 * MINUTE, 20 * MINUTE, HOUR))
-    for delay in (10, 20, 60, 60):
-        await let_lapse(queue)
-        await meet(queue, retries)
-        assert await queue.counts() == (0, 1, 0)
-        assert (await queue.attempts(message_id))[-1].delay_ms == delay * MINUTE
-        queue.advance(delay * MINUTE)
-    assert (await queue.claim()).messages[0].failure_count == 4
-
-
 async def test_a_message_lives_until_a_minute_after_its_back_off(
     queue: QueueUnderTest, meet: Meeting
 ) -> None:
@@ -370,21 +340,3 @@ async def test_a_message_that_waits_does_not_hide_the_others(
         assert await queue.counts() == (0, 20, 0)
     else:
         assert texts((await queue.claim()).messages) == [str(n) for n in range(20, 25)]
-
-
-@pytest.mark.parametrize("mode", list(DelayMode), ids=lambda mode: mode.value)
-async def test_a_back_off_holds_whatever_the_queue_is(
-    queue: QueueUnderTest, mode: DelayMode
-) -> None:
-    await queue.post("a", delay=0 if mode is DelayMode.IGNORE else MINUTE)
-    queue.advance(2 * MINUTE)
-
-    async def claim() -> Claimed:
-        return await queue.claim(mode=mode, ttl=5 * MINUTE, backoff=backoff(10 * MINUTE))
-
-    assert texts((await claim()).messages) == ["a"]
-    queue.advance(6 * MINUTE)
-    assert (await claim()).claim_id is None
-    assert await queue.counts() == (0, 1, 0)
-    queue.advance(10 * MINUTE)
-    assert texts((await claim()).messages) == ["a"]

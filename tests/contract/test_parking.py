@@ -15,7 +15,6 @@ from tests.contract.subject import (
     some,
     texts,
 )
-from zaqar_lite.domain.attempts import Ended
 from zaqar_lite.domain.errors import Conflict, LimitReached, NotFound
 from zaqar_lite.domain.models import DelayMode, QueueRef, Refusal, RefusalReason
 from zaqar_lite.domain.settlements import Outcome
@@ -70,35 +69,6 @@ async def test_a_parked_message_is_handed_out_when_its_time_has_come(
     (message,) = (await (queue.pop if pops else queue.claim)(mode=mode)).messages
     assert (message.failure_count, message.parked_until) == (0, None)
     assert message.claim_count == (1 if pops else 2)
-
-
-async def test_a_sweep_brings_a_parked_message_back_at_its_own_place(
-    queue: QueueUnderTest,
-) -> None:
-    (message_id,) = await park(queue, "a")
-    await queue.post("b")
-    queue.advance(11 * MINUTE)
-    await queue.sweep()
-    message = await queue.get_one(message_id, details=True)
-    assert (message.failure_count, message.claim_id, message.parked_until) == (0, None, None)
-    assert [attempt.outcome for attempt in message.attempts] == [Ended.RELEASED]
-    assert texts((await queue.claim()).messages) == ["a", "b"]
-
-
-async def test_each_message_waits_for_its_own_time(queue: QueueUnderTest) -> None:
-    message_ids = await queue.post(*"abc")
-    claim_id = await queue.claim_id()
-    delays = (30, 10, 20)
-    await queue.settle(
-        claim_id,
-        *[give_back(each, m * MINUTE) for each, m in zip(message_ids, delays, strict=True)],
-    )
-    for expected in "bca":
-        assert (await queue.claim(ttl=HOUR)).claim_id is None
-        queue.advance(9 * MINUTE)
-        assert (await queue.claim(ttl=HOUR)).claim_id is None
-        queue.advance(70 * SECOND)
-        assert texts((await queue.claim(ttl=HOUR)).messages) == [expected]
 
 
 # How readers see it.
@@ -169,20 +139,6 @@ async def test_a_parked_message_is_deleted_without_a_claim_alone(queue: QueueUnd
     assert texts((await queue.claim()).messages) == ["c"]
 
 
-@pytest.mark.parametrize("forget", ["purge", "drop"])
-async def test_a_parked_message_goes_for_good_with_its_queue(
-    queue: QueueUnderTest, forget: str
-) -> None:
-    (message_id,) = await park(queue, "a")
-    await getattr(queue, forget)()
-    assert await queue.counts() == (0, 0, 0)
-    assert not await queue.get(message_id)
-    await queue.post("b")
-    queue.advance(11 * MINUTE)
-    await queue.sweep()
-    assert texts((await queue.claim()).messages) == await queue.bodies() == ["b"]
-
-
 async def test_a_parked_message_can_not_be_edited(queue: QueueUnderTest) -> None:
     """It was claimable once: only what still waits for its first time may change."""
     (never_delayed,) = await park(queue, "a")
@@ -238,17 +194,6 @@ async def test_an_exhausted_message_is_a_dead_letter_when_its_time_has_come(
 
 
 # Its old claim.
-
-
-async def test_renewing_the_old_claim_leaves_a_parked_message(queue: QueueUnderTest) -> None:
-    message_ids = await queue.post(*"ab")
-    claim_id = await queue.claim_id(ttl=5 * MINUTE)
-    await queue.settle(claim_id, give_back(message_ids[0], 10 * MINUTE))
-    await queue.renew(claim_id, ttl=HOUR)
-    assert await queue.held(claim_id) == ["b"]
-    queue.advance(11 * MINUTE)
-    assert await queue.counts() == (1, 0, 1)
-    assert texts((await queue.claim()).messages) == ["a"]
 
 
 async def test_parking_can_outlast_the_old_claim_or_end_before_it(queue: QueueUnderTest) -> None:

@@ -10,12 +10,14 @@ pytestmark = pytest.mark.anyio
 
 
 async def fill(queue: QueueUnderTest) -> tuple[list[str], str]:
-    """One claimed, one delayed and one ready message; answer the ids and the claim's."""
+    """One parked, claimed, delayed and ready message; answer the ids and the claim's."""
+    parked = await queue.post("parked")
+    await queue.release(await queue.claim_id(), delay=10 * MINUTE)
     claimed = await queue.post("claimed")
     claim_id = await queue.claim_id()
     delayed = await queue.post("delayed", delay=10 * MINUTE)
     ready = await queue.post("ready")
-    return [*claimed, *delayed, *ready], claim_id
+    return [*parked, *claimed, *delayed, *ready], claim_id
 
 
 @pytest.mark.parametrize("forget", ["purge", "drop"])

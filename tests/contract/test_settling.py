@@ -7,7 +7,6 @@ import pytest
 from tests.contract.subject import (
     HOUR,
     MINUTE,
-    SECOND,
     QueueUnderTest,
     ack,
     bury,
@@ -40,20 +39,6 @@ async def test_nothing_to_settle_is_no_error(queue: QueueUnderTest) -> None:
 
 
 # What each act does.
-
-
-async def test_a_released_message_is_ready_at_once_at_its_own_place(
-    queue: QueueUnderTest,
-) -> None:
-    message_ids = await queue.post(*"abcd")
-    claim_id = await queue.claim_id(3)
-    assert await queue.outcomes(claim_id, give_back(message_ids[1])) == [DONE]
-    assert await queue.held(claim_id) == ["a", "c"]
-    assert await queue.counts() == (2, 0, 2)
-    message = await queue.get_one(message_ids[1])
-    assert (message.claim_id, message.parked_until) == (None, None)
-    assert (message.claim_count, message.failure_count) == (1, 0)
-    assert texts((await queue.claim()).messages) == ["b", "d"]
 
 
 async def test_each_lease_is_its_messages_own_and_can_be_extended_or_cut_short(
@@ -395,14 +380,3 @@ async def test_a_stale_version_settles_nothing(queue: QueueUnderTest) -> None:
     assert list(settled.outcomes) == [DONE]
     settled = await queue.settle(claim_id, ack(message_ids[1]))
     assert list(settled.outcomes) == [DONE]
-
-
-async def test_a_lease_ends_when_it_was_said(queue: QueueUnderTest) -> None:
-    """Without a sweep, and not a moment's guess later: the deadline decides."""
-    (message_id,) = await queue.post("a")
-    claim_id = await queue.claim_id(ttl=10 * MINUTE)
-    await queue.outcomes(claim_id, extend(message_id, 2 * MINUTE))
-    assert await queue.next_due() in range(MINUTE, 2 * MINUTE + 1)
-    queue.advance(2 * MINUTE + SECOND)
-    assert await queue.counts() == (1, 0, 0)
-    assert texts((await queue.claim()).messages) == ["a"]

@@ -11,7 +11,7 @@ from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, ids, new, some
 from zaqar_lite.domain.errors import KeyReused
 from zaqar_lite.domain.limits import MAX_PAGE_BYTES, Limits
 from zaqar_lite.domain.models import DeadLetter, DelayMode
-from zaqar_lite.domain.posts import NewMessage, Posted
+from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
 
 pytestmark = pytest.mark.anyio
@@ -103,15 +103,6 @@ async def test_a_batch_stays_whole_through_all_its_life(
     assert sorted(found) == sorted(posted)
     assert not await queue.delete(*posted, claims=claims)
     assert await queue.counts() == (0, 0, 0)
-
-
-async def test_a_batch_with_keys_is_stored_once(queue: QueueUnderTest, size: int) -> None:
-    messages = [new("x", key=f"key-{number}") for number in range(size)]
-    posted = await queue.post(*messages, batch_key="batch")
-    for batch_key in ("batch", None):
-        again = await queue.post_all(messages, batch_key=batch_key)
-        assert list(again) == [Posted(one, duplicate=True) for one in posted]
-    assert await queue.counts() == (size, 0, 0)
 
 
 async def test_keys_that_repeat_or_are_known_stand_for_one_message(

@@ -72,28 +72,6 @@ async def test_a_census_names_every_queue_that_holds_something(
     assert await named() == {queue.ref, other.ref}
 
 
-async def test_the_oldest_message_tells_whether_there_are_dead_letters(
-    queue: QueueUnderTest, other: QueueUnderTest
-) -> None:
-    async def shown() -> list[tuple[int, int, int, bool, bool]]:
-        found = [await one.stats() for one in (queue, other)]
-        return [
-            (
-                *(one.ready, one.delayed, one.claimed),
-                one.ready_since is not None,
-                one.oldest is not None and one.oldest.origin is not None,
-            )
-            for one in found
-        ]
-
-    assert await shown() == [(0, 0, 0, False, False)] * 2
-    await queue.post("exhausted", "b", "c")
-    await queue.release(await queue.claim_id(1))
-    await queue.post("delayed", delay=10 * MINUTE)
-    await queue.claim(1, dead_letter=other.as_dead_letter_queue(1))
-    assert await shown() == [(1, 1, 1, True, False), (1, 0, 0, True, True)]
-
-
 async def test_ten_thousand_lapsed_leases_are_counted_as_ready(queue: QueueUnderTest) -> None:
     """Before anything has swept them; and what they are is not looked at one by one."""
     count = 10_000 if queue.stores.case.size_divisor == 1 else 100
