@@ -32,9 +32,6 @@ class Spans:
     def named(self, name: str) -> list[ReadableSpan]:
         return [one for one in self._exporter.get_finished_spans() if one.name == name]
 
-    def names(self) -> list[str]:
-        return [one.name for one in self._exporter.get_finished_spans()]
-
 
 @pytest.fixture
 def spans() -> Iterator[Spans]:

@@ -1,19 +1,17 @@
 """Permits that processes lease of one quota: never too many, and none lost with a process."""
 
 import asyncio
-import json
 
 import pytest
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.identity import DELIVERIES_PROJECT
-from zaqar_lite.domain.models import MAX_RECORD, Record, StoreOptions
+from zaqar_lite.domain.models import Record, StoreOptions
 from zaqar_lite.service.quotas.concurrency_limits import (
     EXPIRES,
     HEARTBEAT,
     ConcurrencyLeases,
-    ConcurrencyLimit,
 )
 from zaqar_lite.storage.sql import create
 
@@ -82,24 +80,6 @@ async def test_one_process_may_have_all_of_it() -> None:
     assert await processes.take(0, 5) == 5
     assert not await processes.limits[1].take("p", 5)
     assert await processes.limits[1].take("p", None)
-
-
-async def test_what_is_free_costs_few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    processes, written = Processes(), 0
-    put = processes.management.put_record
-
-    async def counted(*given: object, **named: object) -> Record:
-        nonlocal written
-        written += 1
-        return await put(*given, **named)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(processes.management, "put_record", counted)
-    for _ in range(500):
-        assert await processes.limits[0].take("p", 1_000)
-    for _ in range(10_000):
-        processes.limits[0].leave("p")
-        assert await processes.limits[0].take("p", 1_000)
-    assert written < 20
 
 
 async def test_what_a_process_does_not_need_any_more_is_given_back() -> None:
@@ -181,14 +161,6 @@ async def test_each_has_its_part_while_the_store_is_away(monkeypatch: pytest.Mon
     assert await processes.take(0, 6) == 2
 
 
-async def test_a_server_of_one_process_counts_by_itself() -> None:
-    limit = ConcurrencyLimit("connections")
-    assert [await limit.take("p", 2) for _ in range(3)] == [True, True, False]
-    limit.leave("p")
-    assert await limit.take("p", 2)
-    assert (limit.count, limit.count_of("p"), limit.count_of("q")) == (2, 2, 0)
-
-
 async def test_what_a_project_uses_is_told_of_all_processes() -> None:
     processes = Processes()
     waiters = [leases.of("waiters") for leases in processes.leases]
@@ -207,39 +179,3 @@ async def test_what_a_project_uses_is_told_of_all_processes() -> None:
     assert await processes.limits[0].total_of("p") == 5
     await processes.leases[1].stop()
     assert await processes.limits[0].total_of("p") == 3
-
-
-async def test_a_refused_permit_is_not_told_for_long() -> None:
-    """A process whose first permit is refused has told it already, by its heartbeat."""
-    processes = Processes()
-    assert await processes.limits[0].take("p", 1)
-    assert not await processes.limits[1].take("p", 1)
-    await processes.beat()
-    assert [await limit.total_of("p") for limit in processes.limits] == [1, 1, 1]
-
-
-async def test_a_process_that_uses_nothing_writes_nothing() -> None:
-    processes = Processes(1)
-    await processes.limits[0].take(DELIVERIES_PROJECT, None)
-    await processes.beat()
-    assert await processes.management.list_records("process", "", limit=10) == []
-    await processes.limits[0].take("p", None)
-    await processes.beat()
-    processes.limits[0].leave("p")
-    await processes.beat()
-    (told,) = await processes.management.list_records("process", "", limit=10)
-    assert json.loads(told.value) == {"connections": {}}
-    for _ in range(6):
-        await processes.beat()
-    assert await processes.management.list_records("process", "", limit=10) == []
-
-
-async def test_what_many_projects_use_fits_into_a_record() -> None:
-    processes = Processes(2)
-    for number in range(2_000):
-        await processes.limits[0].take(f"{number:0256}", None)
-    await processes.limits[0].take(f"{7:0256}", None)
-    await processes.beat()
-    (told,) = await processes.management.list_records("process", "", limit=10)
-    assert len(told.value) < MAX_RECORD
-    assert await processes.limits[1].total_of(f"{7:0256}") == 2

@@ -100,16 +100,6 @@ async def test_a_log_that_is_forgotten_during_a_write_begins_anew(rounds: int) -
     assert await log.read(QUEUE, "a") == ()
 
 
-async def test_a_reader_writes_nothing_of_other_subscriptions() -> None:
-    log, store = made()
-    for name in ("a", "b", "c"):
-        log.add(subscription(name), attempt(1), succeeded=True)
-    assert await log.read(QUEUE, "b") == [attempt(1)]
-    assert store.writes == 1
-    await log.flush()
-    assert store.writes == 3
-
-
 async def test_the_window_doubles_with_each_round_of_successes_up_to_64() -> None:
     endpoint, windows = Endpoint(), []
     for _ in range(8):
@@ -134,25 +124,6 @@ async def test_a_delivery_that_is_cancelled_as_its_place_comes_gives_it_back() -
     assert not await endpoint.enter(0)
 
 
-async def test_nobody_waits_long_for_an_endpoint_of_which_nothing_is_known(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "_FIRST_PATIENCE", 0.0)
-    endpoint = Endpoint()
-    for _ in range(2):
-        assert await endpoint.enter(0)
-    for _ in range(2):
-        assert not await asyncio.wait_for(endpoint.enter(60), 30)
-        endpoint.leave(None)
-        assert await endpoint.enter(0)
-    endpoint.leave(True)
-    assert await endpoint.enter(0)
-    waiting = asyncio.create_task(endpoint.enter(60))
-    await asyncio.sleep(0.01)
-    endpoint.leave(True)
-    assert await waiting
-
-
 async def test_after_five_failures_one_call_tries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SHORTEST", 0.0)
     endpoint = Endpoint()
@@ -165,16 +136,6 @@ async def test_after_five_failures_one_call_tries(monkeypatch: pytest.MonkeyPatc
     assert not await endpoint.enter(0)
     endpoint.leave(True)
     assert all([await endpoint.enter(0), await endpoint.enter(0)])
-
-
-def test_those_without_a_place_come_back_one_by_one() -> None:
-    endpoint = Endpoint()
-    waits = [endpoint.deferral() for _ in range(1_000)]
-    assert 1.0 <= waits[0] < 1.1
-    assert 2.5 < waits[-1] < 3.1
-    for _ in range(5):
-        endpoint.leave(False)
-    assert 7.9 < endpoint.deferral() < 12.1  # when the breaker lets a call through
 
 
 def test_a_host_and_a_queue_are_one_endpoint_each() -> None:
@@ -221,25 +182,6 @@ async def test_what_was_delivered_is_deleted_after_a_deletion_failed(
     monkeypatch.setattr(messages, "delete", fail_once)
     async with working(messages, act):
         await asyncio.wait_for(failed.wait(), 10)
-
-
-async def test_large_messages_are_worked_on_a_few_at_a_time() -> None:
-    messages, _ = create("memory://", clock=Clock(), options=StoreOptions())
-    for _ in range(200):
-        new = NewMessage(b'"%s"' % (b"x" * 262_144), 60_000)
-        await messages.post(INTERNAL, [new], client_id="c", version=None)
-    begun, go_on = 0, asyncio.Event()
-
-    async def act(message: Message) -> None:
-        nonlocal begun
-        begun += len(message.body)
-        await go_on.wait()
-
-    async with working(messages, act):
-        await asyncio.sleep(1)
-        assert 0 < begun < 32 * 1_048_576
-        go_on.set()
-    assert begun > 200 * 262_144
 
 
 BODY = b'{"body": "a secret of some length", "ttl": 60}'

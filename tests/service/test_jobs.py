@@ -10,7 +10,7 @@ import pytest
 
 from tests.service.composed import Composed
 from tests.services import RedisServer
-from tests.waiting import rounds_beside, until
+from tests.waiting import until
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Conflict, LimitReached
 from zaqar_lite.domain.models import ListQuery, Page, QueueRef, StoreOptions
@@ -18,11 +18,10 @@ from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.service import records
 from zaqar_lite.service.jobs import jobs as module
 from zaqar_lite.service.jobs.bulk import Choice, Job, JobAct, Order
-from zaqar_lite.service.jobs.jobs import KEPT, MAX_RUNNING, RUNNING, JobRunner, Jobs, running_name
+from zaqar_lite.service.jobs.jobs import MAX_RUNNING, RUNNING, JobRunner, Jobs, running_name
 from zaqar_lite.storage.registry import create_stores
 
 pytestmark = pytest.mark.anyio
-MINUTE = 60_000
 
 
 @pytest.mark.parametrize(
@@ -134,19 +133,6 @@ async def test_a_job_that_can_not_be_read_holds_up_no_other(held: Held) -> None:
     assert (await held.ended(held.job)).state == "completed"
 
 
-async def test_the_last_twenty_jobs_of_a_kind_are_kept() -> None:
-    one, queue = Composed(), QueueRef("p", "letters")
-    jobs, made = one.jobs(), []
-    for _ in range(KEPT + 1):
-        made.append((await jobs.begin(queue, JobAct.REDRIVE, ORDER)).id)
-        async for work in jobs.running():
-            work.value.complete()
-            await jobs.end(work)
-        one.clock.advance(1)
-    kept = await jobs.list_jobs(queue, JobAct.REDRIVE)
-    assert [job.id for job in kept] == made[:0:-1]
-
-
 async def test_a_project_runs_so_many_jobs() -> None:
     jobs = Composed().jobs()
     for number in range(MAX_RUNNING):
@@ -161,52 +147,6 @@ async def test_a_project_runs_so_many_jobs() -> None:
         await jobs.end(work)
         break
     await jobs.begin(QueueRef("p", "letters"), JobAct.REDRIVE, ORDER)
-
-
-async def test_slow_jobs_of_a_few_projects_hold_up_no_other_project() -> None:
-    one = Composed()
-    jobs, runner = one.jobs(), JobRunner(one.jobs(), one.clock, lambda: 0)
-    letters = [NewMessage(b"1", 600_000) for _ in range(60)]
-    for project in "abcde":
-        for number in range(1 if project == "e" else 8):
-            queue = QueueRef(project, f"letters-{number}")
-            await one.store.post(queue, letters, client_id="c", version=None)
-            rate = None if project == "e" else 1
-            order = Order(filter=Choice(), to="back", max_per_second=rate)
-            last = await jobs.begin(queue, JobAct.REDRIVE, order)
-    runner.start()
-    await until(lambda: jobs.get(queue, JobAct.REDRIVE, last.id), Job.is_over)
-    await runner.stop()
-
-
-async def test_a_process_knows_for_some_seconds_that_another_serves_requests() -> None:
-    one = Composed()
-    jobs = one.jobs()
-    assert not await jobs.has_others("one", serves=True)
-    assert await jobs.has_others("two", serves=False)
-    assert await jobs.has_others("two", serves=True)
-    assert await jobs.has_others("one", serves=False)
-    one.clock.advance(MINUTE)
-    assert not await jobs.has_others("three", serves=False)
-
-
-async def test_messages_that_take_long_to_match_are_looked_at_in_steps() -> None:
-    one, queue = Composed(), QueueRef("p", "letters")
-    clock, messages, jobs = one.clock, one.store, one.jobs()
-    headers = {f"h{number}": "ab" * 400 for number in range(8)}
-    new = [NewMessage(b"1", 600_000, headers=headers)] * 20
-    await messages.post(queue, new, client_id="c", version=None)
-    newest = (await messages.stats(queue)).newest
-    assert newest is not None
-    where = " OR ".join(f"h{number % 8} LIKE '%ab%ab%ab%c'" for number in range(100))
-    order = Order(filter=Choice(where=where), to="back", dry_run=True)
-    job = Job("j", "letters", JobAct.REDRIVE, order, clock.now_ms(), until=newest.position)
-    name = running_name(queue, job.act)
-    held = records.Held(jobs._running, "p", name, job, 0)
-    run = module._Run(jobs, records.Holder(clock), held, lambda: True)
-    rounds, look = await rounds_beside(run._look(0, newest.position, 500))
-    assert rounds > 20
-    assert [len(look.found), len(look.chosen)] == [20, 0]
 
 
 def test_a_job_is_alone_while_nobody_asks_for_several_messages_a_second() -> None:

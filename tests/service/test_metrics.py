@@ -1,6 +1,5 @@
 """Counters that processes share, the depths of queues, and what came through lately."""
 
-import asyncio
 import logging
 from pathlib import Path
 
@@ -18,17 +17,11 @@ from zaqar_lite.domain.models import (
 )
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage
 from zaqar_lite.domain.settlements import Act, Settlement
-from zaqar_lite.domain.subscriptions import KIND
-from zaqar_lite.service.metrics import queue_depths as module
 from zaqar_lite.service.metrics import queue_depths as recent
 from zaqar_lite.service.metrics.instrumented_store import instrumented
-from zaqar_lite.service.metrics.metrics import Exposition
-from zaqar_lite.service.metrics.queue_depths import QueueDepths, Rates, RecentRates, Sample
+from zaqar_lite.service.metrics.queue_depths import Rates, RecentRates, Sample
 from zaqar_lite.service.metrics.shared_counters import (
-    LATENCIES,
-    Family,
     MetricFamilies,
-    MetricType,
     Place,
     Row,
     SharedCounters,
@@ -64,24 +57,6 @@ def test_rows_are_added_up_and_taken_over(path: Path) -> None:
         path.unlink()
 
 
-@pytest.mark.parametrize(
-    ("seconds", "bucket"),
-    [
-        (0.0, 0),
-        (LATENCIES[0], 0),
-        (LATENCIES[0] + 1e-6, 1),
-        (LATENCIES[-1] + 1e-6, len(LATENCIES)),
-    ],
-)
-def test_a_histogram_counts_where_a_value_belongs(seconds: float, bucket: int) -> None:
-    row = Row()
-    row.cells = [0] * (len(LATENCIES) + 2)
-    row.observe(0, LATENCIES, seconds)
-    buckets = [0] * (len(LATENCIES) + 1)
-    buckets[bucket] = 1
-    assert row.cells == [seconds, *buckets]
-
-
 def test_a_process_counts_alone_where_the_file_is_gone(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -93,31 +68,6 @@ def test_a_process_counts_alone_where_the_file_is_gone(
     board.row.cells[0] = 5
     board.write({"at": 1})
     assert (board.is_shared, board.sums(), board.read()) == (False, [5, 0, 0], {"at": 1})
-
-
-@pytest.mark.parametrize(("value", "shown"), [(2_500_000.0, "2500000"), (2.5, "2.5"), (0.0, "0")])
-def test_a_whole_number_is_written_without_a_fraction(value: float, shown: str) -> None:
-    page = Exposition()
-    page.add_cells(Family("zaqar_lite_sweep_seconds_total", MetricType.COUNTER, "help"), [value])
-    assert page.text().splitlines()[-1] == f"zaqar_lite_sweep_seconds_total {shown}"
-
-
-@pytest.mark.parametrize("share", [0, 1e9])
-async def test_counting_subscriptions_rests_as_counting_messages_does(
-    monkeypatch: pytest.MonkeyPatch, share: float
-) -> None:
-    monkeypatch.setattr(module, "_STEP", 0.0)  # each record is long work
-    monkeypatch.setattr(module, "_SHARE", share)
-    monkeypatch.setattr(module, "_FRESH", 3_600)
-    messages, management = create_stores("memory://", clock=Clock(), options=StoreOptions())
-    for number in range(50):
-        await management.put_record(KIND, "p", f"{number:02}", b"{}", expected=0)
-    depths = QueueDepths(messages, management, SharedCounters(None))
-    for _ in range(200):
-        found = await depths.latest()
-        await asyncio.sleep(0)
-    await depths.stop()
-    assert found.get("subscriptions") == (None if share else 50)
 
 
 QUEUE = QueueRef("p", "q")
@@ -170,25 +120,6 @@ async def test_counts_few_queues_and_those_that_were_looked_at_last(
     await kept.sample()
     assert [len(kept.look(queue, Stats())) for queue in (one, three, two)] == [2, 2, 1]
     assert set(kept.flows) == {three, two}
-
-
-async def test_requests_run_between_two_queues_that_are_counted() -> None:
-    store, _ = create_stores("memory://", clock=Clock(), options=StoreOptions())
-    kept = RecentRates(store, Minutes())
-    for number in range(100):
-        kept.look(QueueRef("p", f"q{number}"), Stats())
-    turns = 0
-
-    async def request() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    running = asyncio.create_task(request())
-    await kept.sample()
-    running.cancel()
-    assert turns >= 100
 
 
 async def test_rates_are_of_what_came_through_since_a_queue_was_looked_at() -> None:

@@ -15,7 +15,7 @@ from zaqar_lite.domain.errors import (
     Unavailable,
 )
 from zaqar_lite.domain.limits import Limits
-from zaqar_lite.domain.models import Capability, QueueRef, Record, StoreOptions
+from zaqar_lite.domain.models import Capability, QueueRef, StoreOptions
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.pooling import placement as module
 from zaqar_lite.service.pooling.placement import LEFT_MS, MOVED_MS, PLACE, Place, Placements
@@ -23,7 +23,6 @@ from zaqar_lite.service.pooling.pools import Pool, PoolRegistry, StoreKind
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.sql import create
-from zaqar_lite.storage.sql.records import SqlManagementStore
 
 pytestmark = pytest.mark.anyio
 
@@ -94,16 +93,6 @@ async def test_a_queue_that_could_not_be_made_leaves_its_pool_when_it_is_deleted
     await queues.delete(never)
     assert await placements.holds("a") is None
     assert (await placements.entry(never)).version == 0
-
-
-class Counting(SqlManagementStore):
-    """Counts the records that are read one by one."""
-
-    read = 0
-
-    async def get_record(self, kind: str, project: str, name: str) -> Record | None:
-        self.read += 1
-        return await super().get_record(kind, project, name)
 
 
 async def test_a_pool_that_can_not_be_made_can_do_nothing_and_hinders_nothing() -> None:

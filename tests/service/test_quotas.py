@@ -1,11 +1,9 @@
 """Quotas as the services keep them: followed, counted, and cheap."""
 
 import asyncio
-import json
 import random
 from collections.abc import Mapping, Sequence
 from functools import partial
-from time import process_time
 from typing import Any, ClassVar, cast
 
 import pytest
@@ -195,26 +193,6 @@ async def test_a_slow_count_is_made_rarely_and_all_the_room_that_it_found_is_use
     assert counted.counts == 2
 
 
-async def test_posts_wait_for_a_long_count_in_its_first_second_alone() -> None:
-    it = await house(Quota(messages=10))
-    goes_on = asyncio.Event()
-
-    class Long(Counted):
-        async def stats(self, queue: QueueRef) -> Stats:
-            await goes_on.wait()
-            return await super().stats(queue)
-
-    it.one.messages = cast(MessageStore, Long(it.messages, it.time))
-    first = asyncio.create_task(it.post(it.one, 1))
-    await asyncio.sleep(0)
-    it.time.now += 1.1
-    async with asyncio.timeout(0.5):
-        await it.post(it.one, 1)
-    assert not first.done()
-    goes_on.set()
-    await first
-
-
 @pytest.mark.parametrize("is_stored", [True, False])
 async def test_a_post_under_way_while_others_are_counted_takes_its_room(is_stored: bool) -> None:
     """A count can't tell whether it has found it; the next one does."""
@@ -237,29 +215,6 @@ async def test_a_post_under_way_while_others_are_counted_takes_its_room(is_store
     await first
     it.time.now += COUNT_AGAIN
     assert await it.one.usage("p") == ((2, 2) if is_stored else (0, 0))
-
-
-@pytest.mark.parametrize("first", [0, 1])
-async def test_what_leaves_takes_its_own_bytes_along(first: int) -> None:
-    it = await house(Quota(bytes=1_000))
-    sizes = (600, 200)
-    await it.post(it.one, sizes[first], sizes[1 - first])
-    await it.pop(1)
-    it.time.now += COUNT_AGAIN
-    assert await it.one.usage("p") == (1, sizes[1 - first])
-
-
-async def test_a_project_without_such_a_quota_is_counted_where_it_is_shown() -> None:
-    it = await house(Quota(queues=1))
-    assert not it.one.quotas.bound_messages
-    new = [NewMessage(b"12", 60_000)]
-    for number in range(101):
-        queue = QueueRef("p", f"q{number:03}")
-        await it.management.create_queue(queue, {}, max_queues=200)
-        await it.messages.post(queue, new, client_id="c", version=None)
-    assert await it.one.usage("p") == (101, 202)
-    bounding = (Quota(messages=1), Quota(bytes=1))
-    assert all(House(one).one.quotas.bound_messages for one in bounding)
 
 
 async def test_another_process_follows_what_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,33 +316,6 @@ async def test_what_came_back_before_a_report_is_counted_once() -> None:
     assert spent(rates, WRITE) == 10
 
 
-async def test_a_process_has_its_share_and_forgets_who_is_idle() -> None:
-    time = Time()
-    quotas = Quotas(House(UNLIMITED).management, Quota(read_requests=10), shared=False)
-    rates = RateLimits(quotas, share=1 / 2, monotonic=time)
-    assert spent(rates, READ) == 10
-    for number in range(10_001):
-        rates.spend(f"p{number}", READ, 0)
-    assert len(rates._accounts) == 9_002
-    for number in range(998):
-        rates.spend(f"q{number}", READ, 0)
-    assert len(rates._accounts) == 10_000
-    time.now += 10
-    rates.spend("one more", READ, 0)
-    assert len(rates._accounts) == 1
-
-
-async def test_many_projects_at_once_do_not_cost_a_look_at_all_others_each() -> None:
-    quotas = Quotas(House(UNLIMITED).management, Quota(read_requests=10), shared=False)
-    rates = RateLimits(quotas, monotonic=Time())
-    for number in range(10_000):
-        rates.spend(f"p{number}", READ, 0)
-    begun = process_time()
-    for number in range(500):  # 8 ms each, if they did
-        rates.spend(f"more{number}", READ, 0)
-    assert process_time() - begun < 1
-
-
 class Counting(Quota, frozen=True):
     """Counts how often a quota is made of it."""
 
@@ -396,32 +324,3 @@ class Counting(Quota, frozen=True):
     def changed(self, document: Mapping[str, Any]) -> Quota:
         Counting.made += 1
         return super().changed(document)
-
-
-async def test_quotas_of_many_projects_make_nobody_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To read them gives way to others, and to set one project's costs nothing for the others."""
-    monkeypatch.setattr(module, "_READ_AT_ONCE", 10)
-    management = House(UNLIMITED).management
-    for number in range(200):
-        value = json.dumps({"queues": number}).encode()
-        await management.put_record("quota", f"p{number}", "quota", value, expected=None)
-    await management.put_record("quota-changes", "", "quota", b"{}", expected=None)
-    quotas = Quotas(management, Counting(waiters=7), shared=True)
-    reading = asyncio.create_task(quotas.load())
-    turns = 0
-    while not reading.done():
-        await asyncio.sleep(0)
-        turns += 1
-        if turns == 5:
-            await quotas.set("p3", {"queues": 1_000})
-    await reading
-    assert turns >= 40, "what was set meanwhile lets it read again"
-    assert (quotas.of("p3").queues, quotas.of("p199").queues) == (1_000, 199)
-    Counting.made = 0
-    await quotas.set("p4", {"queues": 4_000})
-    await quotas.reset("p5")
-    assert Counting.made <= 2
-    found = [(quotas.of(f"p{number}").queues, quotas.of("p4").waiters) for number in (3, 4, 5, 6)]
-    assert found == [(1_000, 7), (4_000, 7), (None, 7), (6, 7)]
-    quotas.use_defaults(Quota(waiters=8))
-    assert (quotas.of("p4").queues, quotas.of("p4").waiters) == (4_000, 8)

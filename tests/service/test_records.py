@@ -7,7 +7,6 @@ from typing import Any, cast
 import pytest
 
 from tests.waiting import rounds_beside
-from zaqar_lite.domain import yielding
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import (
     LimitReached,
@@ -17,9 +16,7 @@ from zaqar_lite.domain.errors import (
     Unavailable,
     ZaqarLiteError,
 )
-from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import QueueRef, Record, StoreOptions
-from zaqar_lite.domain.topics import topic_ref
 from zaqar_lite.service import records as module
 from zaqar_lite.service.records import (
     TRIES,
@@ -28,7 +25,6 @@ from zaqar_lite.service.records import (
     all_records,
     retried,
 )
-from zaqar_lite.service.topics import Topics
 from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.registry import create_stores
 
@@ -157,45 +153,6 @@ async def test_records_are_read_in_steps(management: ManagementStore) -> None:
 
     rounds, steps = await rounds_beside(read())
     assert rounds >= steps >= 5
-
-
-async def test_a_hundred_records_are_read_at_once_unless_more_are_asked_for() -> None:
-    """A thousand of the largest held the loop for 50 ms, and 60 MB."""
-    management = create_stores("memory://", clock=Clock(), options=StoreOptions())[1]
-    for number in range(500):
-        await management.put_record("thing", "p", f"{number:03}", b"{}", expected=0)
-
-    async def read() -> int:
-        return len([None async for _ in all_records(management, "thing")])
-
-    rounds, found = await rounds_beside(read())
-    assert (rounds >= 5, found) == (True, 500)
-
-
-async def test_records_are_decoded_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(yielding, "_SLICE", 0.0)
-    management = create_stores("memory://", clock=Clock(), options=StoreOptions())[1]
-    for number in range(40):
-        await management.put_record("thing", "p", f"{number:02}", b"{}", expected=0)
-    records = await management.list_records("thing", "p", limit=100)
-    rounds, decoded = await rounds_beside(things(management).page("p", None, None))
-    assert rounds >= 40
-    assert decoded == [one.name for one in records]
-
-
-async def test_topics_are_searched_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(yielding, "_SLICE", 0.0)
-    clock = Clock()
-    messages, management = create_stores("memory://", clock=clock, options=StoreOptions())
-    topics = Topics(management, messages, limits=Limits(), clock=clock)
-    for number in range(40):
-        await topics.create(topic_ref("p", f"t{number}"), {"n": number})
-    searching = topics.list_topics(
-        "p", marker=None, limit=10, name_contains=None, metadata={"n": 39}
-    )
-    rounds, found = await rounds_beside(searching)
-    assert rounds >= 40
-    assert [one.name for one in found] == ["t39"]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 7, 300, None])

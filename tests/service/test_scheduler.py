@@ -2,26 +2,20 @@
 
 import asyncio
 import json
-import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, NamedTuple, cast
 
 import msgspec
 import pytest
-from msgspec.structs import replace
 
 from tests.service.composed import Composed
 from tests.service.test_subscriptions import Interrupted
 from tests.waiting import rounds_beside
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import (
-    Invalid,
     LimitReached,
-    RecordChanged,
-    Unavailable,
 )
 from zaqar_lite.domain.models import ListQuery, Message, QueueRef
 from zaqar_lite.service.schedules.schedules import (
@@ -102,50 +96,6 @@ async def test_each_instant_has_one_message(place: Place) -> None:
     assert (schedule.fired, schedule.failed, schedule.uncertain) == (7, 0, 0)
 
 
-@pytest.mark.skipif("ZAQAR_TEST_ALL" not in os.environ, reason="takes minutes: tests/run --all")
-async def test_a_year_of_minutes_is_posted_525_600_times(place: Place) -> None:
-    """The clock goes from minute to minute through a year with two changes in Berlin."""
-    begin, end = (int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) * 1000 for year in (2031, 2032))
-    place.clock.advance(begin - MINUTE // 2 - place.clock.now_ms())
-    await place.put(cron="* * * * *", time_zone="Europe/Berlin")
-    posted = 0
-    for minute in range(begin, end, MINUTE):
-        place.clock.advance(minute - place.clock.now_ms())
-        await asyncio.gather(*(one.step() for one in place.schedulers))
-        if (minute + MINUTE) % DAY == 0:
-            stats = await place.messages.stats(QUEUE)
-            posted += stats.total
-            await place.messages.purge(QUEUE)
-    schedule = await place.schedules.kind.get("p", "s")
-    assert (posted, schedule.fired) == (525_600, 525_600)
-    assert (schedule.missed, schedule.failed, schedule.uncertain) == (0, 0, 0)
-
-
-async def test_what_is_over_leaves_nothing_in_the_index(place: Place) -> None:
-    """Nor do changes and deletions."""
-
-    async def entries() -> int:
-        return len(await place.schedules.index.page(DUE_PROJECT, None, 100))
-
-    await place.put(every=60)
-    for _ in range(3):
-        place.clock.advance(MINUTE)
-        await place.run()
-    assert await entries() == 1
-    await place.schedules.kind.delete("p", "s")  # as by a server that was killed then
-    place.clock.advance(2 * MINUTE)
-    assert [(await one.step())[0] for one in place.schedulers] == [1, 0]
-    assert (await entries(), len(await place.posted())) == (0, 3)
-    for minute in range(3):
-        await place.put(at=f"2090-01-01T00:0{minute}:00Z")
-        later = {"at": f"2090-01-01T01:0{minute}:00Z"}
-        await place.schedules.change("p", "s", partial(replace, **later))
-    assert await entries() == 1
-    for _ in range(2):
-        await place.schedules.delete("p", "s")
-        assert await entries() == 0
-
-
 def put_again(schedules: Schedules) -> Awaitable[object]:
     return schedules.put("p", "s", plan(at="2030-01-01T01:00:00Z"))
 
@@ -202,24 +152,6 @@ async def test_missed_instants(place: Place, fields: Any, count: int, missed: in
     assert place.schedules.shown_instants(schedule)[0] > place.clock.now_ms()
 
 
-@pytest.mark.parametrize(
-    ("fields", "count"),
-    [
-        ({"at": "2030-01-01T08:00:00Z"}, 1),
-        ({"every": "1h", "start": "2030-01-01T05:30:00Z", "end": "2030-01-01T08:30:00Z"}, 3),
-    ],
-    ids=["one instant", "from a start to an end"],
-)
-async def test_what_has_ended_fires_never_again(place: Place, fields: Any, count: int) -> None:
-    await place.put(**fields)
-    for hour in range(12):
-        place.move_to(hour, 30)
-        await place.run()
-    assert len(await place.posted()) == count
-    schedule = await place.schedules.kind.get("p", "s")
-    assert place.schedules.shown_instants(schedule) == []
-
-
 async def test_overlap_skips_while_the_last_one_is_there(place: Place) -> None:
     await place.put(every="1h", overlap="skip")
     for hour in range(1, 4):
@@ -232,39 +164,6 @@ async def test_overlap_skips_while_the_last_one_is_there(place: Place) -> None:
     assert len(await place.posted()) == 1
     schedule = await place.schedules.kind.get("p", "s")
     assert (schedule.fired, schedule.overlapped) == (2, 2)
-
-
-async def test_a_paused_schedule_waits(place: Place) -> None:
-    woken: list[None] = []
-    place.schedules.wake_scheduler = lambda: woken.append(None)
-    await place.put(every="1h")
-
-    def paused(value: bool) -> Any:
-        return lambda old: msgspec.structs.replace(old, paused=value)
-
-    await place.schedules.change("p", "s", paused(True))
-    place.move_to(5)
-    await place.run()
-    assert await place.posted() == []
-    await place.schedules.change("p", "s", paused(False))
-    assert len(woken) == 3, "what is due may be due earlier now"
-    place.move_to(6)
-    await place.run()
-    assert len(await place.posted()) == 1
-
-
-async def test_jitter_is_behind_the_instant(place: Place) -> None:
-    await place.put(every="1h", start="2030-01-01T01:00:00Z", jitter="10m")
-    schedule = await place.schedules.kind.get("p", "s")
-    late = schedule.due_at - schedule.next
-    assert 0 < late < 10 * MINUTE
-    place.move_to(1)
-    place.clock.advance(late - 1_000)
-    await place.run()
-    assert await place.posted() == []
-    place.clock.advance(1_000)
-    await place.run()
-    assert len(await place.posted()) == 1
 
 
 class _Killed(BaseException):
@@ -334,34 +233,6 @@ async def test_after_a_long_outage_in_the_middle_nothing_is_posted_twice(
     assert (schedule.fired, schedule.uncertain, schedule.missed) == (0, 1, 1)
 
 
-async def test_a_queue_that_does_not_take_the_message_is_told(place: Place) -> None:
-    await place.put(every="1h", body="x" * 2_000)
-    queues = place.schedules._messages.queues
-    await queues.create(QUEUE, {"_max_messages_post_size": 1_024})
-    place.clock.advance(HOUR)
-    await place.run()
-    schedule = await place.schedules.kind.get("p", "s")
-    assert schedule.failed == 1
-    assert "bytes" in schedule.error
-
-
-async def test_a_store_that_is_away_is_met_again(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await place.put(every="1h")
-    place.clock.advance(HOUR)
-
-    async def away(*_: Any, **__: Any) -> Any:
-        raise Unavailable("away")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(place.messages, "post", away)
-        assert await place.schedulers[0].step() == (0, 1.0)
-    place.clock.advance(16_000)
-    await place.run()
-    assert len(await place.posted()) == 1
-
-
 async def test_queues_that_take_nothing_hold_up_no_other(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -414,16 +285,6 @@ async def test_what_is_caught_up_with_may_be_more_than_one_post_takes(place: Pla
     schedule = await place.schedules.kind.get("p", "s")
     assert (schedule.fired, schedule.failed) == (24, 0)
     assert len(await place.posted()) == 24
-
-
-async def test_who_is_slower_posts_nothing(place: Place) -> None:
-    await place.put(every="1h")
-    one, other = [await place.schedules.read("p", "s") for _ in range(2)]
-    assert one is not None
-    assert other is not None
-    await place.schedules.save(one)
-    with pytest.raises(RecordChanged):
-        await place.schedules.save(other)
 
 
 @pytest.mark.parametrize(
@@ -520,16 +381,6 @@ async def test_minutes_missed_more_than_a_week_ago_count_as_one() -> None:
     assert schedule.missed == 7 * 1_440
 
 
-@pytest.mark.parametrize(("missed", "count"), [("skip", 31), ("one", 32), ("all", 100)])
-async def test_days_of_seconds_are_caught_up_with_at_once(missed: str, count: int) -> None:
-    """Those that are passed over are counted, and not made one by one."""
-    schedule = Schedule("s", plan(every=1, catch_up=86_400, missed=missed), created_at=0)
-    schedule.set_next(0)
-    instants = await schedule.pass_due(300 * DAY)
-    assert instants == [300 * DAY - 1000 * n for n in reversed(range(count))]
-    assert schedule.missed == 300 * 86_400 - count
-
-
 async def test_jitter_longer_than_the_interval_loses_no_instant() -> None:
     """An instant is late by its own jitter's end, and no earlier than the one before it."""
     schedule = Schedule("s", plan(every=60, jitter="10m", missed="skip"), created_at=0)
@@ -539,17 +390,3 @@ async def test_jitter_longer_than_the_interval_loses_no_instant() -> None:
         posted += await schedule.pass_due(schedule.due_at + 1_000)
     assert posted == [MINUTE * n for n in range(1, 1 + len(posted))]
     assert schedule.missed == 0
-
-
-async def test_by_hand_it_posts_where_it_asked_whether_it_may(place: Place) -> None:
-    await place.put(every="1h")
-    asked: list[str] = []
-    await place.schedules.fire("p", "s", asked.append)
-    assert (asked, len(await place.posted())) == ([QUEUE.name], 1)
-
-    def refuse(_: str) -> None:
-        raise Invalid("not there")
-
-    with pytest.raises(Invalid):
-        await place.schedules.fire("p", "s", refuse)
-    assert len(await place.posted()) == 1

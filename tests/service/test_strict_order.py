@@ -1,10 +1,9 @@
 """Ordered subscriptions, where the clocks of processes differ."""
 
-import asyncio
 import json
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 import pytest
@@ -23,19 +22,14 @@ from zaqar_lite.domain.models import (
 )
 from zaqar_lite.domain.posts import Copy, NewMessage
 from zaqar_lite.domain.subscriptions import Subscription, SubscriptionDraft
-from zaqar_lite.domain.topics import topic_ref
 from zaqar_lite.service.delivery.attempt import Answer, DeliverySender, Notification, Transport
 from zaqar_lite.service.delivery.deliveries import KIND, Deliver, Deliveries, Look, StrictOrder
 from zaqar_lite.service.delivery.inspection import AttemptLog
-from zaqar_lite.service.delivery.internal_targets import QueueTarget
 from zaqar_lite.service.delivery.outbox import (
     Delivery,
-    Forwarded,
     OutboxMessage,
     decode_delivery,
-    deliver_later,
     encode,
-    failed_queue,
     ordered_queue,
     outbox_queue,
     retry_queue,
@@ -274,16 +268,6 @@ class Recorder(Transport):
         self.ids.append(notification.headers.get("webhook-id", ""))
         return Answer(status=self._status)
 
-    async def most_at_once(self, delivering: Coroutine[Any, Any, None]) -> int:
-        """Deliver, and answer how many were sent between two rounds of the event loop at most."""
-        task = asyncio.create_task(delivering)
-        most = sent = 0
-        while not task.done():
-            await asyncio.sleep(0)
-            most, sent = max(most, len(self.sent) - sent), len(self.sent)
-        await task
-        return most
-
 
 async def test_a_turn_that_fails_repeats_no_delivery_to_others() -> None:
     clock = still()
@@ -304,42 +288,6 @@ async def test_a_turn_that_fails_repeats_no_delivery_to_others() -> None:
     )
     wake_ups = [decode_delivery(one.body) for one in later.messages]
     assert [(one.subscription, one.until - now) for one in wake_ups] == [(ordered, 10_000)]
-
-
-async def test_what_no_queue_takes_is_kept_to_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    process = Process()
-    messages = process.store
-    deliveries = process.deliver({})
-    draft = SubscriptionDraft("http://r.example/", options={"dead_letter_queue": "letters"})
-    made = (await process.subscriptions.create(QUEUE, draft)).id
-    subscription = await process.subscriptions.get(QUEUE, made)
-
-    async def refuse(_: QueueRef) -> None:
-        raise Invalid("No pool that fits can do it.")
-
-    monkeypatch.setattr(process.queues, "ensure", refuse)
-    delivery = Delivery("p", "orders", made, "a", 0, msgspec.Raw(b"1"))
-    await deliveries.bury(delivery, subscription, "the receiver answered 404")
-    (kept,) = (await messages.list_messages(failed_queue("p", made), ListQuery(10))).messages
-    assert "did not take it: No pool" in decode_delivery(kept.body).reason
-
-
-@pytest.mark.parametrize("down", [0, 1_800_000], ids=["served", "no server"])
-async def test_what_expires_before_its_next_try_is_kept_to_be_listed(down: int) -> None:
-    """Its endpoint may be failing for longer than a message lives, and servers may be down."""
-    process = Process()
-    deliveries = process.deliver({})
-    made = await process.subscribe(ordered=False)
-    until = process.clock.now_ms() + 60_000
-    delivery = Delivery("p", "orders", made, "a", until, msgspec.Raw(b"1"))
-    await deliver_later(process.store, [(delivery, 600.0)], process.clock.now_ms())
-    process.clock.advance(60_000 + down)
-    claim = ClaimRequest(1, delay_mode=DelayMode.HONOUR, ttl_ms=60_000, client_id="c")
-    (message,) = (await process.store.claim(retry_queue("p"), claim)).messages
-    await deliveries._deliver_again(message)
-    failed = ListQuery(10)
-    (kept,) = (await process.store.list_messages(failed_queue("p", made), failed)).messages
-    assert decode_delivery(kept.body).reason == "the message's ttl ended"
 
 
 @pytest.mark.parametrize(("count", "is_allowed"), [(1_000, True), (1_001, False)])
@@ -373,47 +321,6 @@ async def test_a_post_makes_so_many_bytes_of_its_copies(copies: int, is_allowed:
         assert len(noted.outbox) == 11 * copies
 
 
-@pytest.mark.parametrize("status", [204, 500])
-async def test_a_large_message_is_sent_to_many_in_steps(status: int) -> None:
-    process, recorder = Process(), Recorder(status)
-    messages, clock = process.store, process.clock
-    deliveries = process.deliver({"http": recorder})
-    for number in range(20):
-        await process.subscribe(f"r{number}.example", ordered=False)
-    now = clock.now_ms()
-    body = msgspec.Raw(b'"%s"' % (b"x" * 200_000))
-    note = OutboxMessage("a" * 32, "p", "orders", now, now + 600_000, 600, body)
-    message = await process.note(note)
-    most_at_once = await recorder.most_at_once(deliveries._deliver_new(message))
-    assert (len(recorder.sent), most_at_once) == (20, 1)
-    again = await messages.stats(retry_queue(QUEUE.project))
-    assert again.total == (20 if status == 500 else 0)
-
-
-async def test_a_topics_message_goes_to_its_queues_in_steps() -> None:
-    process = Process()
-    clock = process.clock
-    target = QueueTarget(process.messages, clock)
-
-    class Posting(Recorder):
-        async def send(self, notification: Notification) -> Answer:
-            answer = await target.send(notification)
-            await super().send(notification)
-            return answer
-
-    recorder = Posting()
-    deliveries, topic = process.deliver({"queue": recorder}), topic_ref("p", "t")
-    for number in range(50):
-        await process.subscriptions.create(topic, SubscriptionDraft(f"queue:q{number}"))
-    now = clock.now_ms()
-    note = OutboxMessage(
-        "", "p", topic.name, now, now + 60_000, 60, msgspec.Raw(b"1"), sent=Forwarded("c")
-    )
-    message = await process.note(note)
-    most_at_once = await recorder.most_at_once(deliveries._deliver_new(message))
-    assert (len(recorder.sent), most_at_once) == (50, 1)
-
-
 @pytest.mark.parametrize("ending", ["it answered 410", "it was deleted elsewhere"])
 async def test_what_ends_is_sent_nothing_more(ending: str) -> None:
     """One piece of work goes through many messages: each is sent by the subscription as it is."""
@@ -432,19 +339,3 @@ async def test_what_ends_is_sent_nothing_more(ending: str) -> None:
     await process.deliver({"http": receiver})._work_on_ordered(QUEUE, made)
     assert len(receiver.sent) == 1
     assert (await process.store.stats(own)).total == 0
-
-
-async def test_a_list_from_before_a_subscription_was_made_ends_nothing() -> None:
-    """What was posted to it since then is there for it, though this process read others before."""
-    process = Process()
-    await process.subscribe("other.example", ordered=False)
-    assert len(await process.subscribers.of(QUEUE)) == 1
-    elsewhere = Process(process.clock, (process.store, process.management))
-    made = await elsewhere.subscribe()
-    await elsewhere.messages.post(QUEUE, [Draft(b"1")], size=1, client_id="c")
-    receiver = Recorder()
-    await process.deliver({"http": receiver})._work_on_ordered(QUEUE, made)
-    assert receiver.sent == ["http://receiver.example/"]
-    record = await process.management.get_queue(QUEUE)
-    assert record is not None
-    assert record.metadata[ORDERED] == [made]

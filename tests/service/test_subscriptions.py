@@ -1,6 +1,5 @@
 """Subscriptions over a store that fails in an operation, or lets another request in there."""
 
-import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
@@ -14,7 +13,6 @@ from zaqar_lite.domain.errors import Conflict, LimitReached, Unavailable
 from zaqar_lite.domain.metadata import ORDERED
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.subscriptions import SubscriptionDraft
-from zaqar_lite.domain.topics import topic_ref
 from zaqar_lite.service.subscriptions.subscriber_cache import SubscriberCache
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 from zaqar_lite.storage.management import ManagementStore
@@ -180,15 +178,6 @@ async def test_of_two_changes_at_once_one_wins(outer: Operation, inner: Operatio
     record = await one.management.get_queue(QUEUE)
     assert record is not None
     assert record.metadata.get(ORDERED, []) == [each.id for each in found if each.is_ordered]
-
-
-async def test_the_options_of_a_topics_subscription_are_changed() -> None:
-    one, topic = Composed(), topic_ref("p", "prices")
-    subscriptions = subscriptions_over(one)
-    made = (await subscriptions.create(topic, SubscriptionDraft(A))).id
-    async with asyncio.timeout(10):
-        await subscriptions.update(topic, made, SubscriptionDraft(options={"subject": "x"}))
-    assert (await subscriptions.get(topic, made)).options == {"subject": "x"}
 
 
 @pytest.mark.parametrize("at", range(1, 7))

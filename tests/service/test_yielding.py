@@ -1,7 +1,6 @@
 """Large posts are made in turns: the event loop goes round between their steps."""
 
 import asyncio
-from typing import TypeVar
 
 import pytest
 
@@ -12,13 +11,11 @@ from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.yielding import STEP, next_turn
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.post_validation import Draft
-from zaqar_lite.service.topics import Topic, Topics
 
 pytestmark = pytest.mark.anyio
 QUEUE = QueueRef("p", "q")
 SMALL = 80
 """Messages that the SQL store takes in one step; more of them take turns in the store too."""
-T = TypeVar("T")
 
 
 @pytest.fixture
@@ -29,20 +26,6 @@ def service() -> Messages:
 
 def _drafts(count: int) -> list[Draft]:
     return [Draft(b"1", 300, None, str(number)) for number in range(count)]
-
-
-@pytest.mark.parametrize("count", [1, SMALL, STEP + 1, 10 * STEP])
-async def test_a_post_to_a_topic_is_made_in_turns(count: int) -> None:
-    one = Composed()
-    topics = Topics(one.management, one.store, limits=one.limits, clock=one.clock)
-    posted = topics.post(
-        QUEUE, _drafts(count), client_id="c", batch_key=None, admitted=Topic("t", {}, 1)
-    )
-    rounds, _ = await rounds_beside(posted)
-    parts = -(-count // STEP)
-    # To check and to prepare a part is a turn each, before which the loop goes round; the store
-    # takes turns of its own.
-    assert rounds >= 4 * parts if count > STEP else rounds <= 8
 
 
 async def test_a_small_post_waits_for_no_turn(service: Messages) -> None:

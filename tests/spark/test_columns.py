@@ -16,7 +16,6 @@ from zaqar_lite.spark.options import OptionError, parse
 from zaqar_lite.spark.writer import Sender
 
 TEXT = types.StringType()
-HEADERS = types.ArrayType(types.StructType().add("key", TEXT).add("value", types.BinaryType()))
 
 
 def messages(
