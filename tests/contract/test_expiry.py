@@ -56,23 +56,6 @@ async def test_an_expired_message_is_no_dead_letter(
 # Sweeping: bounded, repeatable, and never seen by a reader.
 
 
-async def test_sweeping_changes_nothing_that_a_reader_sees(queue: QueueUnderTest) -> None:
-    await queue.post("lapsing")
-    await queue.claim(ttl=10 * MINUTE)
-    await queue.post("held")
-    held = await queue.claim_id(ttl=50 * MINUTE)
-    await queue.post("due", delay=10 * MINUTE)
-    await queue.post("delayed", delay=50 * MINUTE)
-    await queue.post("expired", ttl=10 * MINUTE)
-    queue.advance(11 * MINUTE)
-    expected = (await queue.counts(), await queue.bodies())
-    assert expected == ((2, 1, 1), ["lapsing", "held", "due", "delayed"])
-    await queue.sweep()
-    assert (await queue.counts(), await queue.bodies()) == expected
-    assert texts((await queue.get_claim(held)).messages) == ["held"]
-    assert texts((await queue.claim(mode=DelayMode.HONOUR)).messages) == ["lapsing", "due"]
-
-
 async def test_one_sweep_touches_about_as_much_as_it_is_told_and_idle_ones_nothing(
     queue: QueueUnderTest,
 ) -> None:

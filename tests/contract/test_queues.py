@@ -313,19 +313,6 @@ async def test_filtered_queues_are_found_by_project(stores: Stores, project: str
     assert not await stores.management.filtered_queues(project)
 
 
-async def test_what_one_process_writes_another_reads(
-    stores: Stores, project: str, name: str
-) -> None:
-    stores.need(Capability.SHARED)
-    second = await stores.second()
-    record = await create(stores, project, name, {"a": 1})
-    assert await second.management.get_queue(record.queue) == record
-    updated = await second.management.update_queue(
-        QueueRecord(record.queue, {"a": 2}, record.version)
-    )
-    assert await stores.management.get_queue(record.queue) == updated
-
-
 async def test_both_stores_answer_a_ping_and_can_be_closed_twice(stores: Stores) -> None:
     await stores.messages.ping()
     await stores.management.ping()

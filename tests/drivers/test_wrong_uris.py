@@ -1,5 +1,7 @@
 """What can never work is refused when the stores are made, and it is told why."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -71,3 +73,19 @@ async def test_a_uri_that_pymongo_refuses_is_told_when_it_opens(uri: str) -> Non
     store, _ = create_stores(uri, clock=Clock(), options=StoreOptions())
     with pytest.raises(ConfigurationError, match="URI"):
         await store.open()
+
+
+def test_the_default_store_needs_no_extra(tmp_path: Path) -> None:
+    """SlateDB is an extra; its library is not even loaded for a store on SQLite."""
+    program = (
+        "import sys; sys.modules['slatedb'] = None\n"
+        "from zaqar_lite.domain.clock import Clock\n"
+        "from zaqar_lite.domain.models import StoreOptions\n"
+        "from zaqar_lite.storage.registry import create_stores\n"
+        "create_stores(sys.argv[1], clock=Clock(), options=StoreOptions())"
+    )
+    for scheme, code in (("embedded", 0), ("opendata+slatedb", 1)):
+        command = [sys.executable, "-c", program, f"{scheme}://{tmp_path / scheme}"]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+        assert done.returncode == code, done.stderr
+    assert "pip install 'zaqar-lite[slatedb]'" in done.stderr
