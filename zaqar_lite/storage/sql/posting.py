@@ -248,7 +248,7 @@ async def _post_in_parts(db: Database, wanted: Post) -> Sequence[Posted]:
         if answer is None:
             plan = await _plan_in_steps(db, wanted, now)
             parts = await _cut(plan.new)
-            copies, added = await _cut_copies(plan.new)
+            copies, added = await _cut_copies(plan.new if wanted.brings else ())
             added[wanted.ref] += len(plan.new)
             large = await db.join(_accept, wanted, plan, added, parts, copies)
             with db.in_one_batch():
