@@ -1,6 +1,7 @@
 """Dead letters: counted by source, moved back, and no letter lost or doubled by a kill."""
 
 import asyncio
+import json
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from tests.client.conftest import MovableServer
 from tests.client.requests import Around
 from tests.proxy import OldServer
 from tests.server import ServerProcess
-from zaqar_lite.client import AsyncClient, Client, Message, NewMessage, NotFound, RawBody
+from zaqar_lite.client import AsyncClient, Client, Message, NewMessage, NotFound
 from zaqar_lite.client.calls import Request, Response
 
 pytestmark = pytest.mark.anyio
@@ -52,21 +53,6 @@ def test_letters_tell_their_source_and_are_counted_by_it(
     assert (first.queue, first.letters, first.claims) == (f"{queue}-a", 3, 3)
     assert (second.queue, second.letters) == (f"{queue}-b", 1)
     assert first.oldest is not None
-
-
-def test_letters_go_back_where_they_came_from(client: Client, queue: str, dead: str) -> None:
-    fail(client, f"{queue}-a", dead, [RawBody(b'{"n": 1.00}'), *range(24)])
-    fail(client, f"{queue}-b", dead, ["b"])
-    client.post(dead, "by hand")
-    result = client.redrive(dead)
-    assert result.moved == {f"{queue}-a": 25, f"{queue}-b": 1}
-    assert (result.without_source, result.passed_over) == (1, 0)
-    assert [m.body for m in client.list_messages(dead)] == ["by hand"]
-    back = [m.body for m in client.list_messages(f"{queue}-a", raw=True)]
-    assert back[0] == b'{"n": 1.00}'
-    assert len(back) == 25
-    assert client.redrive(dead, to=f"{queue}-b").moved == {f"{queue}-b": 1}
-    assert client.stats(dead).total == 0
 
 
 def test_a_filter_a_limit_and_a_dry_run(client: Client, queue: str, dead: str) -> None:
@@ -246,6 +232,20 @@ def test_killed_after_any_call_and_run_again_each_letter_is_there_once(
         assert client.redrive(dead, where=lambda _: True).held == 0
         assert bodies_in(client, queue) == bodies
         assert client.stats(dead).total == 0
+
+
+def test_two_redrives_at_once_move_each_letter_once(
+    server: ServerProcess, client: Client, queue: str, dead: str
+) -> None:
+    bodies: list[object] = list(range(400))
+    fail(client, queue, dead, bodies)
+    running = [start_redrive(server.url, "tests", dead) for _ in range(2)]
+    results = [json.loads(one.communicate(timeout=60)[0]) for one in running]
+    assert [one.returncode for one in running] == [0, 0]
+    # Counted, not only stored, once.
+    assert sum(result["moved"].get(queue, 0) for result in results) == 400
+    assert bodies_in(client, queue) == bodies
+    assert client.stats(dead).total == 0
 
 
 async def test_a_cancelled_async_redrive_leaves_each_letter_in_one_queue(

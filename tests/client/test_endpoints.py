@@ -15,6 +15,7 @@ from zaqar_lite.client import (
     BadRequest,
     ClaimLost,
     ClaimOptions,
+    Client,
     Forbidden,
     MessageClaimed,
     NewMessage,
@@ -62,6 +63,18 @@ def test_names_are_quoted_and_cannot_leave_their_place() -> None:
         assert path == f"/v2/queues/q/messages/{quoted}"
     with pytest.raises(ValueError, match="is empty"):
         messages.delete_message("q", "")
+
+
+@pytest.mark.parametrize("seconds", [60.5, "60", 0.5])
+def test_seconds_are_whole_and_not_cut_down(seconds: float) -> None:
+    with pytest.raises(TypeError, match="ttl is a whole number"):
+        serialization.encode_message(NewMessage(body=1, ttl=seconds))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="delay is a whole number"):
+        serialization.encode_message(NewMessage(body=1, delay=seconds))  # type: ignore[arg-type]
+    with Client() as client, pytest.raises(TypeError, match="delay is a whole number"):
+        client.edit("q", "m", delay=seconds)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="grace is a whole number"):
+        claims.renew("q", "c", grace=seconds)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("ids", [["a,b"], [""], ["a", ""]])
@@ -155,6 +168,17 @@ def test_batches_never_exceed_the_bytes_and_lose_nothing() -> None:
         size = len(serialization.envelope([entry.encoded for entry in batch]))
         assert len(batch) <= 7
         assert size <= 120
+
+
+def test_a_message_larger_than_a_batch_goes_alone() -> None:
+    posting = posting_by(batch_bytes=50)
+    assert posting.take("a") is None
+    first = posting.take("x" * 100)
+    assert first is not None
+    assert [entry.item for entry in first] == ["a"]
+    second = posting.take("b")
+    assert second is not None
+    assert [len(entry.item) for entry in second] == [100]
 
 
 def test_the_rate_holds_over_any_while(monkeypatch: pytest.MonkeyPatch) -> None:

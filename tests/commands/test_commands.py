@@ -144,18 +144,6 @@ def test_health_tells_by_its_exit_code(run: Run, queue: str) -> None:
             assert len(run.said.splitlines()) == 1
 
 
-def test_watching_prints_a_line_per_look(run: Run, queue: str) -> None:
-    run("queue", "create", f"{queue}-dead")
-    run("queue", "create", queue, "--delay", "60", "--dead-letter-queue", f"{queue}-dead")
-    run("message", "post", queue, "1")
-    run("message", "post", f"{queue}-dead", "1", "2")
-    code, looks = run("watch", queue, "--interval", "0.01", "--count", "2")
-    assert code == 0
-    assert len(looks) == 2
-    counts = {name: looks[1][name] for name in ("ready", "delayed", "claimed", "dead")}
-    assert counts == {"ready": 0, "delayed": 1, "claimed": 0, "dead": 2}
-
-
 def test_watching_a_project_shows_the_worst_first(run: Run, queue: str) -> None:
     def watched(*words: str) -> list[str]:
         code, rows = run("watch", "--count", "1", "--project", queue, *words)

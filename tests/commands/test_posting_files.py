@@ -65,6 +65,8 @@ def test_a_csv_row_with_a_bad_number_is_set_aside_under_its_own_number(
         assert run(*words, stdin=b"ttl,body\n60,a\n" + line) == (2, [])
         assert "line 3 has not the fields that the header names" in run.said
     assert run(*words, stdin=b"body\n" + b"x" * 200_000)[1][0]["messages"] == 1
+    assert run(*words, stdin=b"body\n" + b"x" * (1 << 21)) == (2, [])
+    assert "a line of the table has more than 1048576 characters" in run.said
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
@@ -89,6 +91,7 @@ def test_csv_has_a_body_column_and_understands_others(
     assert client.stats(queue).delayed == 1
 
 
+@pytest.mark.filterwarnings("ignore:Sending a large body")  # it is refused by its size
 def test_lines_of_text_are_strings(run: Run, queue: str, tmp_path: Path, client: Client) -> None:
     lines = "call Ada \r\n\n  1\n{broken\ngrün".encode()
     words = ("message", "post", queue, "--file", "-", "--format", "text")
@@ -98,9 +101,12 @@ def test_lines_of_text_are_strings(run: Run, queue: str, tmp_path: Path, client:
     found = [(message.body, message.ttl, message.group) for message in listed]
     assert found == [(body, 120, "g") for body in ("call Ada ", "  1", "{broken", "grün")]
     rejects = tmp_path / "rejects"
-    code, (summary,) = run(*words, "--rejects", str(rejects), stdin=b"good\n\xff\nbetter\n")
-    assert (code, summary["messages"], summary["rejected"]) == (1, 2, 1)
-    assert json.loads(rejects.read_text(encoding="utf-8"))["record"] == 2
+    longest = b"good\n\xff\nbetter\n" + b"x" * (1 << 21)
+    code, (summary,) = run(*words, "--rejects", str(rejects), stdin=longest)
+    assert (code, summary["messages"], summary["rejected"]) == (1, 2, 2)
+    refused = [json.loads(line) for line in rejects.read_text(encoding="utf-8").splitlines()]
+    assert [line["record"] for line in refused] == [2, 4]
+    assert len(refused[1]["input"]) <= (1 << 20) + 2
     assert run(*words, "--run", "once", stdin=b"a\nb")[1][0]["messages"] == 2
     assert run(*words, "--run", "once", stdin=b"a\nb")[1][0]["duplicates"] == 2
     assert run(*words[:-2], "--text", stdin=b"{no json")[0] == 0

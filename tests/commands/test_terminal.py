@@ -6,10 +6,9 @@ import signal
 import subprocess
 
 from tests.commands.conftest import Shown
-from tests.commands.running import ZAQAR, on_a_terminal
+from tests.commands.running import ZAQAR
 from tests.record_terminal import COMMANDS, PICTURE, picture, session, text_of
 from tests.server import ServerProcess
-from tests.services.process import free_port
 from zaqar_lite.client import Client
 
 
@@ -36,18 +35,6 @@ def test_a_narrow_terminal_shows_a_row_by_its_fields_and_cuts_no_id(
     assert rows.count("x") >= 300
     fields = [line.split("│")[1].strip() for line in rows.splitlines() if "│" in line]
     assert fields[:4] == ["id", "age", "ttl", "body"]
-
-
-def test_a_server_that_is_away_is_told_at_once_and_then_counted_down_to() -> None:
-    url = f"http://127.0.0.1:{free_port()}"
-    words = [*ZAQAR, "queue", "list", "--url", url, "--attempts", "3"]
-    shown = on_a_terminal(words, code=4)
-    assert shown.count(f"No connection to {url}: Connection refused") == 2  # at once, and the end
-    assert "trying again (" in shown  # a busy machine may be late for one of the countdowns
-    assert " of 3) in 1s" in shown
-    done = subprocess.run(words, capture_output=True, check=False, text=True)
-    assert done.returncode == 4
-    assert all(line.startswith("zaqar-lite: ") for line in done.stderr.splitlines())
 
 
 def test_watching_goes_on_when_the_server_comes_back(queue: str) -> None:

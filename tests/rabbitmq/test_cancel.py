@@ -8,6 +8,7 @@ import aio_pika
 import pytest
 from aio_pika.abc import AbstractConnection as Connection
 
+from tests.proxy import Fault, Proxy
 from tests.rabbitmq.conftest import Host
 from tests.rabbitmq.test_commands import delay
 from tests.rabbitmq.test_relay import TOPOLOGY, relaying, until_stored
@@ -72,6 +73,44 @@ async def test_a_stream_that_is_deleted_is_followed_anew(
                 await publisher.publish_to_zaqar(queue, number, message_id=message_id)
         assert list(await until_stored(zaqar.url, queue, 1)) == [1]
         await until(lambda: relay.metrics.cancelled == 1)
+
+
+async def test_what_the_relay_holds_is_cancelled_too(
+    host: Host, connection: Connection, zaqar: ServerProcess
+) -> None:
+    queue = f"q{uuid.uuid4().hex}"
+    busy = [True]
+    with Proxy(zaqar.url, lambda *_: 503 if busy[0] else Fault.NONE) as proxy:
+        async with (
+            relaying(host.amqp_url, proxy.url) as (relay, *_),
+        ):
+            await amqp.declare(connection, TOPOLOGY)
+            async with Publisher(connection, TOPOLOGY) as publisher:
+                await publisher.publish_to_zaqar(queue, 0, message_id=queue)
+            await until(lambda: relay.metrics.posts["503"] > 0)
+            await cancel(connection, TOPOLOGY, queue)
+            await until(lambda: relay.metrics.cancelled == 1)
+            busy[0] = False
+            assert relay.metrics.posts["201"] == 0
+
+
+async def test_a_relay_that_can_not_have_the_stream_works_without_it(
+    host: Host,
+    connection: Connection,
+    zaqar: ServerProcess,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    queue = f"q{uuid.uuid4().hex}"
+    await amqp.declare(connection, TOPOLOGY)
+    async with connection.channel() as channel:  # whoever made it did not make a stream
+        await channel.declare_queue(TOPOLOGY.cancelled, durable=True)
+    async with relaying(host.amqp_url, zaqar.url) as (relay, *_):
+        async with Publisher(connection, TOPOLOGY) as publisher:
+            await publisher.publish_to_zaqar(queue, 0, message_id=queue)
+        assert list(await until_stored(zaqar.url, queue, 1)) == [0]
+        await asyncio.sleep(1)  # five looks of the relay at its consumers
+        assert relay.metrics.connections == 1
+    assert caplog.text.count("messages can't be cancelled here") == 1
 
 
 async def test_a_relay_reads_all_ids_first_and_forgets_those_that_are_over(host: Host) -> None:
