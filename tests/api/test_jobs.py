@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import operator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,27 @@ async def test_one_job_of_a_kind_runs_and_can_be_cancelled(api: Api) -> None:
     await api.expect(204, "DELETE", path)
     for method in ("GET", "DELETE"):
         await api.expect(404, method, f"{LETTERS}/redrives/nobody")
+
+
+async def test_slow_jobs_of_a_project_leave_places_for_others(api: Api) -> None:
+    delay = {"_default_message_delay": 600}
+    many = {"messages": [{"body": n} for n in range(100)]}
+
+    async def begin(queue: str, project: str, **order: int) -> str:
+        path = f"/v2/queues/{queue}"
+        await api.call("PUT", path, delay, x_project_id=project)
+        await api.call("POST", f"{path}/messages", many, x_project_id=project)
+        order_of = {"filter": {}, **order}
+        begun = await api.call("POST", f"{path}/delayed/fire", order_of, x_project_id=project)
+        assert begun.status_code == 202, begun.text
+        return begun.headers["location"]
+
+    for number in range(20):
+        await begin(f"slow-{number}", "greedy", max_per_second=1)
+    path = await begin("quick", "modest")
+    is_over = operator.itemgetter("ended")
+    job = await api.until(path, is_over, x_project_id="modest")
+    assert (job["state"], job["done"]) == ("completed", 100)
 
 
 async def test_a_limit_and_a_rate_count_what_is_meant(api: Api) -> None:
