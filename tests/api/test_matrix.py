@@ -67,6 +67,48 @@ VALUES = {
 DENIED = "Not authorized"
 
 
+UPSTREAM = {
+    "ping:get": "GET HEAD /v2/ping",
+    "health:get": "GET /v2/health",
+    "queues:get_all": "GET /v2/queues",
+    "queues:create": "PUT /v2/queues/{queue_name}",
+    "queues:get": "GET /v2/queues/{queue_name}",
+    "queues:update": "PATCH /v2/queues/{queue_name}",
+    "queues:delete": "DELETE /v2/queues/{queue_name}",
+    "queues:stats": "GET /v2/queues/{queue_name}/stats",
+    "queues:purge": "POST /v2/queues/{queue_name}/purge",
+    "queues:share": "POST /v2/queues/{queue_name}/share",
+    "messages:get_all": "GET /v2/queues/{queue_name}/messages",
+    "messages:create": "POST /v2/queues/{queue_name}/messages",
+    "messages:delete_all": "DELETE /v2/queues/{queue_name}/messages",
+    "messages:get": "GET /v2/queues/{queue_name}/messages/{message_id}",
+    "messages:delete": "DELETE /v2/queues/{queue_name}/messages/{message_id}",
+    "claims:create": "POST /v2/queues/{queue_name}/claims",
+    "claims:get": "GET /v2/queues/{queue_name}/claims/{claim_id}",
+    "claims:update": "PATCH /v2/queues/{queue_name}/claims/{claim_id}",
+    "claims:delete": "DELETE /v2/queues/{queue_name}/claims/{claim_id}",
+    "subscription:get_all": "GET /v2/queues/{queue_name}/subscriptions",
+    "subscription:create": "POST /v2/queues/{queue_name}/subscriptions",
+    "subscription:get": "GET /v2/queues/{queue_name}/subscriptions/{subscription_id}",
+    "subscription:update": "PATCH /v2/queues/{queue_name}/subscriptions/{subscription_id}",
+    "subscription:delete": "DELETE /v2/queues/{queue_name}/subscriptions/{subscription_id}",
+    "subscription:confirm": "PUT /v2/queues/{queue_name}/subscriptions/{subscription_id}/confirm",
+    "pools:get_all": "GET /v2/pools",
+    "pools:get": "GET /v2/pools/{pool_name}",
+    "pools:create": "PUT /v2/pools/{pool_name}",
+    "pools:update": "PATCH /v2/pools/{pool_name}",
+    "pools:delete": "DELETE /v2/pools/{pool_name}",
+    "flavors:get_all": "GET /v2/flavors",
+    "flavors:get": "GET /v2/flavors/{flavor_name}",
+    "flavors:create": "PUT /v2/flavors/{flavor_name}",
+    "flavors:update": "PATCH /v2/flavors/{flavor_name}",
+    "flavors:delete": "DELETE /v2/flavors/{flavor_name}",
+}
+"""Zaqar's rules by their routes; a route of ours has a rule of its own name."""
+OPEN = {"versions", "home", "home_without_slash", "ping", "ping_head"}
+OPEN |= {"livez", "livez_head", "readyz", "readyz_head"}
+
+
 class Shot(NamedTuple):
     """A request of the matrix: its route, where it goes, and the verb that it needs."""
 
@@ -166,6 +208,32 @@ def is_hidden(answer: httpx.Response) -> bool:
     """Whether there seems to be nothing: the answer to a signed URL that does not fit."""
     head = answer.request.method == "HEAD"
     return answer.status_code == 404 and (head or answer.json() == {"title": "404 Not Found"})
+
+
+def test_every_route_names_a_verb_and_upstreams_rule_or_one_of_its_own() -> None:
+    """Without a verb are those that everybody who is known may call, and what is public."""
+    known = {
+        f"{method} {words.split()[-1]}": rule
+        for rule, words in UPSTREAM.items()
+        for method in words.split()[:-1]
+    }
+    by_path = {f"{route.method} {route.template}": route for route in routes()}
+    assert {route.name for route in by_path.values() if route.access.verb is None} == OPEN
+    rules = []
+    for path, route in by_path.items():
+        rule = route.access.rule
+        if path in ("GET /", "GET /v2", "GET /v2/") or path.endswith(("/livez", "/readyz")):
+            assert rule is None
+            continue
+        assert rule is not None, path
+        if rule.startswith(("messages:", "subscription:")) and "/topics/" in path:
+            same = path.replace("/topics/{topic_name}", "/queues/{queue_name}")
+            assert by_path[same].access.rule == rule, path
+            continue
+        assert known.get(path, rule) == rule, path
+        assert path in known or rule not in UPSTREAM, path
+        rules.append(rule)
+    assert len(rules) == len(set(rules)) + 1  # both methods of /v2/ping have one
 
 
 def test_every_variable_of_a_path_has_a_value() -> None:
