@@ -6,7 +6,6 @@ any, and a token with access rules is shown only to who says to know them. It ca
 
 import datetime as dt
 import json
-import threading
 import time
 import uuid
 from collections.abc import Mapping
@@ -23,7 +22,6 @@ class Call(NamedTuple):
 
     asker: str | None
     subject: str | None
-    at: float
 
 
 @dataclass
@@ -65,10 +63,6 @@ class State:
     failing_trust: str = ""
     """The trust of which it can't make a token."""
     slow: float = 0.0
-    slow_ones: set[int] = field(default_factory=set)
-    """The threads that are slow now."""
-    most_at_once: int = 0
-    """How many of them there were at most."""
     offset: float = 0.0
     """Seconds that its clock is ahead."""
     lives: float = 3600
@@ -177,7 +171,7 @@ class _Handler(LocalHandler):
             return
         subject = self.headers.get("X-Subject-Token", "")
         asker = self.headers.get("X-Auth-Token", "")
-        if self._is_away(Call(asker, subject, time.monotonic())):
+        if self._is_away(Call(asker, subject)):
             return
         parts = urlsplit(self.path)
         assert parts.path == "/v3/auth/tokens"
@@ -191,7 +185,7 @@ class _Handler(LocalHandler):
 
     def post(self) -> None:
         document = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if self._is_away(Call(None, None, time.monotonic())):
+        if self._is_away(Call(None, None)):
             return
         if self.path == "/v3/OS-TRUST/trusts":
             self._make_trust(document["trust"])
@@ -221,7 +215,7 @@ class _Handler(LocalHandler):
     def delete(self) -> None:
         """End a trust, for its trustor or an administrator, as Keystone does."""
         asker = self.headers.get("X-Auth-Token", "")
-        if self._is_away(Call(asker, None, time.monotonic())):
+        if self._is_away(Call(asker, None)):
             return
         asking, state = self.server._live(asker), self.server.state
         trust = state.trusts.get(self.path.rpartition("/")[2])
@@ -264,11 +258,7 @@ class _Handler(LocalHandler):
     def _is_away(self, call: Call) -> bool:
         state = self.server.state
         state.calls.append(call)
-        if state.slow:
-            state.slow_ones.add(threading.get_ident())
-            state.most_at_once = max(state.most_at_once, len(state.slow_ones))
-            time.sleep(state.slow)
-            state.slow_ones.discard(threading.get_ident())
+        time.sleep(state.slow)
         if state.away is not None:
             self._answer(state.away, {"error": {"code": state.away}}, {"Location": "/elsewhere"})
         return state.away is not None
