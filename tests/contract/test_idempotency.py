@@ -7,7 +7,6 @@ from tests.contract.subject import MINUTE, QueueUnderTest, new, some
 from zaqar_lite.domain.errors import KeyReused, LimitReached
 from zaqar_lite.domain.models import Capability
 from zaqar_lite.domain.posts import KnownKeys, Posted
-from zaqar_lite.service.post_validation import Draft, is_repeated
 
 pytestmark = pytest.mark.anyio
 
@@ -39,24 +38,6 @@ async def test_a_known_key_with_another_message_is_refused_and_stores_nothing(
     (second,) = await queue.post_all([new("c", key="2")])
     assert not second.duplicate  # the refused post left no key behind
     assert await queue.post(new("a", key="1")) == [first]
-
-
-async def test_a_repetition_is_known_without_storing_anything(queue: QueueUnderTest) -> None:
-    """A project whose quota is full gets the first answer again, and stores nothing new."""
-    keyed = [Draft(f'"{n}"'.encode(), 60, idempotency_key=f"k{n}") for n in range(3)]
-
-    async def known(*drafts: Draft, batch_key: str | None = None) -> bool:
-        return await is_repeated(queue.stores.messages, queue.ref, drafts, batch_key)
-
-    assert not await known(*keyed)
-    assert not await known(*keyed, batch_key="whole")
-    await queue.post(new("0", key="k0"), new("1", key="k1"), batch_key="whole")
-    assert await known(*keyed[:2])
-    assert not await known(*keyed)
-    assert not await known(keyed[0], Draft(b"0", 60))
-    assert await known(*keyed, batch_key="whole")
-    assert not await known(*keyed, batch_key="k0")
-    assert await queue.bodies() == ["0", "1"]
 
 
 @pytest.mark.parametrize("count", [2, 600])

@@ -103,18 +103,24 @@ async def test_damage_elsewhere_refuses_the_store(filled: Store, lost: bytes) ->
     assert await filled.bodies() == numbers(0, 700)
 
 
-async def test_what_is_missing_refuses_the_store(filled: Store) -> None:
-    await filled.db.engine.commit(Batch({}, (keys.STATE,)))
-    with pytest.raises(ConfigurationError, match=r"state .* can't be read: it is missing"):
-        await filled.restart()
-
-
-@pytest.mark.parametrize("value", [b"", bookkeeping.BLOCK.encode(2**64 - 1, 1)])
-async def test_an_impossible_record_of_the_store_itself_refuses_it(
-    filled: Store, value: bytes
+@pytest.mark.parametrize(
+    ("batch", "said"),
+    [
+        (Batch({}, (keys.STATE,)), r"state .* can't be read: it is missing"),
+        (Batch({keys.ID_BLOCK: b""}, ()), r"id_block .* can't be read: "),
+        (
+            Batch({keys.ID_BLOCK: bookkeeping.BLOCK.encode(2**64 - 1, 1)}, ()),
+            r"id_block .* can't be read: ",
+        ),
+        (Batch({keys.FORMAT: b"another/1"}, ()), "its format is b'another/1'"),
+    ],
+    ids=["missing", "empty", "impossible", "another format"],
+)
+async def test_a_wrong_record_of_the_store_itself_refuses_it(
+    filled: Store, batch: Batch, said: str
 ) -> None:
-    await filled.db.engine.commit(Batch({keys.ID_BLOCK: value}, ()))
-    with pytest.raises(ConfigurationError, match=r"id_block .* can't be read: "):
+    await filled.db.engine.commit(batch)
+    with pytest.raises(ConfigurationError, match=said):
         await filled.restart()
 
 
@@ -149,12 +155,6 @@ async def test_a_start_may_take_as_long_as_it_has_to_delete(
     key = keys.message_key(RecordType.GARBAGE, 7)
     await filled.put({key: bookkeeping.GARBAGE.encode(purged)})
     assert await filled.db.engine.get(key) is None
-
-
-async def test_another_format_is_still_refused(filled: Store) -> None:
-    await filled.db.engine.commit(Batch({keys.FORMAT: b"another/1"}, ()))
-    with pytest.raises(ConfigurationError, match="its format is b'another/1'"):
-        await filled.restart()
 
 
 async def test_only_what_a_loss_of_power_left_is_moved_aside(filled: Store, tmp_path: Path) -> None:

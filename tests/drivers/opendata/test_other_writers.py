@@ -180,30 +180,27 @@ async def test_each_segment_of_the_log_is_routed(store: Store) -> None:
     assert await store.acknowledge() == 2
 
 
-async def test_a_payload_that_lies_elsewhere_is_refused_by_name(
-    store: Store, caplog: pytest.LogCaptureFixture
+NO_JSON = (b"\xff", b"no json", b"[NaN]", '"a"'.encode("utf-16"), b"\xef\xbb\xbf1")
+
+
+@pytest.mark.parametrize(
+    ("payload", "why"),
+    [
+        (encode_uri("s3://bucket/key", 7), "s3://bucket/key"),
+        *((records.encode_payload(body), "the payload is no JSON") for body in NO_JSON),
+    ],
+)
+async def test_a_payload_that_can_not_be_served_is_refused_by_name_and_goes(
+    store: Store, caplog: pytest.LogCaptureFixture, payload: bytes, why: str
 ) -> None:
-    payload = encode_uri("s3://bucket/key", 7)
     own = [("queue", "project/queue")]
     (number,) = await publish(store, own, retention_s=60, payload=payload)
-    assert f"message {number} of the metadata log is refused" in caplog.text
-    assert "s3://bucket/key" in caplog.text
+    assert f"message {number} of the metadata log is refused: " in caplog.text
+    assert why in caplog.text
     assert (await store.messages.stats(QUEUE)).total == 0
     store.clock.advance(61_000)
     await store.sweep()
     assert not await store.records(RecordType.PAYLOAD)
-
-
-@pytest.mark.parametrize(
-    "body", [b"\xff", b"no json", b"[NaN]", '"a"'.encode("utf-16"), b"\xef\xbb\xbf1"]
-)
-async def test_a_payload_that_is_no_json_is_refused_by_name(
-    store: Store, caplog: pytest.LogCaptureFixture, body: bytes
-) -> None:
-    payload = records.encode_payload(body)
-    (number,) = await publish(store, [("queue", "project/queue")], payload=payload)
-    assert f"message {number} of the metadata log is refused: the payload is no JSON" in caplog.text
-    assert (await store.messages.stats(QUEUE)).total == 0
 
 
 async def test_queues_of_another_writer_are_named_and_left(store: Store) -> None:
