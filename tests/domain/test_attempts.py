@@ -10,7 +10,6 @@ from zaqar_lite.domain.attempts import (
     MAX_CLAIMS,
     MAX_DETAIL,
     MAX_FAILURES,
-    MAX_REASON,
     Attempt,
     Backoff,
     Ended,
@@ -45,25 +44,6 @@ def test_the_first_and_the_last_are_kept(count: int) -> None:
     assert len(kept) == MAX_ATTEMPTS
 
 
-def test_one_large_attempt_takes_the_place_of_several_small_ones() -> None:
-    """The oldest go, but for the first, until the new one fits."""
-    large = "x" * (MAX_ATTEMPTS_SIZE // 2)
-    kept = history(None, large, None, None, large)
-    assert [each.number for each in kept] == [1, 3, 4, 5]
-
-
-def test_the_first_and_the_last_are_kept_whatever_their_size() -> None:
-    huge = "x" * MAX_ATTEMPTS_SIZE
-    assert [each.number for each in history(huge, huge, huge)] == [1, 3]
-
-
-def test_the_history_given_is_not_changed() -> None:
-    before = history(*[None] * MAX_ATTEMPTS)
-    copy = list(before)
-    with_attempt(copy, attempt(99))
-    assert tuple(copy) == before
-
-
 @given(st.lists(st.integers(0, MAX_DETAIL // 4) | st.none(), max_size=60))
 def test_the_history_is_bounded(lengths: list[int | None]) -> None:
     details = [None if length is None else "\u00fc" * length for length in lengths]
@@ -75,11 +55,6 @@ def test_the_history_is_bounded(lengths: list[int | None]) -> None:
     assert numbers[1:] == list(range(len(details) - len(numbers) + 2, len(details) + 1))
 
 
-def test_attempts_of_the_largest_texts_fit_several_times() -> None:
-    largest = attempt(1, reason="x" * MAX_REASON, detail="x" * MAX_DETAIL)
-    assert 7 * largest.size < MAX_ATTEMPTS_SIZE < 8 * largest.size
-
-
 @pytest.mark.parametrize(
     ("failures", "minutes"), [(1, 10), (2, 30), (3, 20), (4, 20), (1_000_000, 20)]
 )
@@ -87,13 +62,6 @@ def test_each_failure_has_its_delay_and_then_the_last_one(failures: int, minutes
     backoff = Backoff((10 * MINUTE, 30 * MINUTE, 20 * MINUTE))
     for luck in (0.0, 0.5, 0.999):
         assert backoff.delay_ms(failures, luck) == minutes * MINUTE
-
-
-def test_chance_adds_or_takes_its_part() -> None:
-    backoff = Backoff((10 * MINUTE,), jitter=0.1)
-    assert backoff.delay_ms(1, 0.0) == 9 * MINUTE
-    assert backoff.delay_ms(1, 0.5) == 10 * MINUTE
-    assert 10.9 * MINUTE < backoff.delay_ms(1, 0.999) < 11 * MINUTE
 
 
 @given(
@@ -125,7 +93,3 @@ def test_a_message_is_a_dead_letter_at_the_first_limit_it_reaches(
     claims: int, failures: int, reason: str | None
 ) -> None:
     assert DeadLetter(None, max_claims=5, max_failures=3).spent(claims, failures) == reason
-
-
-def test_a_policy_without_limits_takes_nothing() -> None:
-    assert DeadLetter(None).spent(1_000_000, 1_000_000) is None

@@ -67,9 +67,3 @@ def test_the_offset_is_read_from_its_file_at_every_call(times: Times, tmp_path: 
         path.write_text(text)
         assert clock.offset_ms == offset
         assert clock.now_ms() == START * 1_000 + offset
-
-
-def test_real_time_goes_forward() -> None:
-    clock = Clock()
-    instants = [clock.now_us() for _ in range(1_000)]
-    assert instants == sorted(instants)

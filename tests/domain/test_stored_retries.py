@@ -20,16 +20,3 @@ def test_a_stored_limit_that_would_be_refused_counts_as_absent(value: Any) -> No
 @pytest.mark.parametrize("value", ["fast", 5, [], {}, {"type": "list"}, {"type": ["list"]}])
 def test_a_stored_backoff_that_would_be_refused_counts_as_absent(value: Any) -> None:
     assert retries(QUEUE, {"_retry_backoff": value}).backoff is None
-
-
-def test_what_is_right_is_used() -> None:
-    metadata = {
-        "_dead_letter_queue": "dead",
-        "_max_failures": 3,
-        "_retry_backoff": {"type": "list", "delays": [5]},
-    }
-    found = retries(QUEUE, metadata)
-    assert found.dead_letter is not None
-    assert found.dead_letter.max_failures == 3
-    assert found.backoff is not None
-    assert found.backoff.delays_ms == (5_000,)

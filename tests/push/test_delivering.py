@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import json
-from collections import Counter
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,7 +20,6 @@ from tests.push.receiver import Receiver
 from tests.waiting import until
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.service.delivery.outbox import OUTBOX_QUEUES
 from zaqar_lite.storage.sql.messages import SqlMessageStore
 from zaqar_lite.webhooks import InvalidSignature, verify
 
@@ -276,22 +274,6 @@ async def test_a_delayed_message_is_delivered_when_it_is_due(api: Api) -> None:
     assert receiver.received[0].document["delay"] == 600
 
 
-@pytest.mark.parametrize("made_again", [False, True])
-async def test_a_delayed_message_that_is_deleted_with_its_queue_is_not_delivered(
-    api: Api, made_again: bool
-) -> None:
-    async with Receiver() as receiver:
-        await api.expect(201, "PUT", "", {"_default_message_delay": 60})
-        await subscribe(api, receiver.url)
-        await api.post({"body": "deleted"})
-        await api.expect(204, "DELETE", "")
-        if made_again:
-            await api.expect(201, "PUT", "", {"_default_message_delay": 60})
-        api.advance(57.0)  # it is looked at half a second before it is due
-        await asyncio.sleep(4)
-        assert receiver.received == []
-
-
 async def test_confirms_before_it_delivers(make_api: MakeApi) -> None:
     async with (
         make_api(
@@ -368,19 +350,6 @@ async def test_who_is_not_asked_for_want_of_a_store_is_asked_by_the_next_try(
             await api.expect(204, "PUT", f"{path}/confirm", {"confirmed": False})
 
 
-async def test_a_retry_delivers_no_message_before_it_is_due(api: Api) -> None:
-    async with Receiver() as receiver:
-        await api.expect(201, "PUT", "", {"_default_message_delay": 60})
-        made, _ = await subscribe(api, receiver.url)
-        (posted,) = await api.post({"body": 1})
-        path = f"subscriptions/{made}/deliveries/{posted}/retry"
-        await api.expect(400, "POST", path)
-        api.advance(60)
-        await receiver.wait(1)
-        await api.expect(204, "POST", path)
-        await receiver.wait(2)
-
-
 async def test_a_retry_is_made_though_its_failure_stays_listed(api: Api) -> None:
     async with Receiver(404, 204) as receiver:
         made, _ = await subscribe(api, receiver.url)
@@ -441,41 +410,6 @@ async def test_dead_endpoints_delay_nobody(api: Api) -> None:
         silent.set()
 
 
-async def test_many_messages_take_few_steps_and_few_connections(api: Api) -> None:
-    """Notes are claimed and deleted many at a time, and connections are kept."""
-    calls: Counter[str] = Counter()
-    real_claim, real_delete = SqlMessageStore.claim, SqlMessageStore.delete
-
-    async def claim(self: Any, queue: QueueRef, take: Any) -> Any:
-        calls["claim"] += queue in OUTBOX_QUEUES
-        return await real_claim(self, queue, take)
-
-    async def delete(self: Any, queue: QueueRef, ids: Any, **options: Any) -> Any:
-        calls["delete"] += queue in OUTBOX_QUEUES
-        return await real_delete(self, queue, ids, **options)
-
-    ports = set()
-
-    async def answer(request: web.Request, _: int) -> web.Response:
-        ports.add(request.transport.get_extra_info("peername")[1] if request.transport else 0)
-        return web.Response(status=204)
-
-    async with Receiver(answer=answer) as receiver:
-        await subscribe(api, receiver.url)
-        with (
-            patch.object(SqlMessageStore, "claim", claim),
-            patch.object(SqlMessageStore, "delete", delete),
-        ):
-            for _ in range(10):
-                await api.post(*({"body": n} for n in range(100)))
-            await receiver.wait(1_000, seconds=60)
-            await asyncio.sleep(0.1)
-    assert len({one.headers["webhook-id"] for one in receiver.received}) == 1_000
-    assert calls["claim"] <= 150
-    assert calls["delete"] <= 250
-    assert len(ports) <= 64
-
-
 async def test_a_span_of_time_is_delivered_again(api: Api) -> None:
     async with Receiver() as receiver:
         made, _ = await subscribe(api, receiver.url)
@@ -509,20 +443,6 @@ async def test_a_span_of_time_is_delivered_again(api: Api) -> None:
         )
         for bad in wrong:
             await api.expect(400, "POST", path, bad)
-
-
-async def test_a_large_replay_goes_in_steps_and_passes_over_what_is_delayed(api: Api) -> None:
-    await api.call("PUT", "", {"_default_message_delay": 600})
-    await api.post({"body": "first", "delay": 0})
-    for delay in [600] * 15 + [0] * 6:
-        await api.post(*({"body": n, "delay": delay} for n in range(100)))
-    async with Receiver() as receiver:
-        made, _ = await subscribe(api, receiver.url)
-        first = (await api.call("POST", f"subscriptions/{made}/replay")).json()
-        assert first["replayed"] == 501  # the page of the first is short
-        rest = await api.call("POST", f"subscriptions/{made}/replay", {"marker": first["marker"]})
-        assert rest.json() == {"replayed": 100, "marker": None}
-        await receiver.wait(601, seconds=60)
 
 
 async def test_strict_order_waits_for_the_message_before(api: Api) -> None:

@@ -1,6 +1,5 @@
 """Pools: queues lie, move and are delivered from there."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -47,42 +46,6 @@ async def test_delivers_tries_again_and_waits_until_a_message_is_due(
         assert f"msg_{late}" in {one.headers["webhook-id"] for one in receiver.received}
         await orderly.wait_for("late")
         assert orderly.bodies == sorted(orderly.bodies, reverse=True)
-
-
-async def test_one_post_to_a_topic_reaches_queues_and_receivers_once(
-    make_api: MakeApi, settings: dict[str, Any]
-) -> None:
-    async with make_api(**settings) as api, Receiver(204) as receiver:
-        topic = f"/v2/topics/{api.queue}"
-        await api.expect(201, "PUT", topic, {"_default_message_ttl": 600, "colour": "red"})
-        await api.expect(204, "PUT", topic)
-        names = [topic["name"] for topic in (await api.call("GET", "/v2/topics")).json()["topics"]]
-        assert api.queue in names
-        delayed = {"_default_message_delay": 300}
-        await api.expect(201, "PUT", f"/v2/queues/{api.queue}.late", delayed)
-        queues = [f"{api.queue}.now", f"{api.queue}.late"]
-        for subscriber in (*(f"queue:{name}" for name in queues), receiver.url):
-            subscribing = {"subscriber": subscriber}
-            await api.expect(201, "POST", f"{topic}/subscriptions", subscribing)
-        document = {"messages": [{"body": n} for n in range(3)]}
-        for _ in range(2):  # the second is a replay
-            posted = await api.call("POST", f"{topic}/messages", document, Idempotency_Key="once")
-            assert posted.status_code == 201, posted.text
-        came = await receiver.wait(3, seconds=60)
-        assert sorted(one.document["body"] for one in came) == [0, 1, 2]
-        assert {one.document["queue_name"] for one in came} == {api.queue}
-        for name in queues:
-            path = f"/v2/queues/{name}/messages?echo=true&include_delayed=true&wait=20"
-            found: list[Any] = []
-            async with asyncio.timeout(60):
-                while len(found) < 3:
-                    found = (await api.call("GET", path)).json()["messages"]
-                    await asyncio.sleep(0.05)
-            assert sorted(one["body"] for one in found) == [0, 1, 2]
-            assert {one["ttl"] for one in found} == {600}
-        claims = {name: await api.call("POST", f"/v2/queues/{name}/claims") for name in queues}
-        assert [claims[name].status_code for name in queues] == [201, 204]
-        await api.expect(204, "DELETE", topic)
 
 
 async def test_a_queue_in_a_pool_delivers_and_goes_on_when_it_has_moved(

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 from unittest.mock import patch
@@ -18,7 +18,6 @@ from tests.push.receiver import Receiver, serving
 from tests.push.test_delivering import attempts_of, subscribe
 from tests.services import start_redis
 from tests.waiting import until
-from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.push.webhook import Webhooks
 from zaqar_lite.service.delivery.outbox import RETRY_QUEUES
@@ -117,42 +116,6 @@ async def test_a_receiver_that_breaks_off_gets_it_again(impatient: Api, way: str
         assert all(one["error"] for one in attempts[1:])
 
 
-@pytest.fixture
-def away() -> Iterator[Any]:
-    """A function that takes the store away from deliveries, and brings it back: its calls raise."""
-
-    async def fail(*_: Any, **__: Any) -> Any:
-        raise Unavailable("The store is away.")
-
-    taken: list[Any] = []
-
-    def change(*, is_away: bool) -> None:
-        if not is_away:
-            while taken:
-                taken.pop().stop()
-            return
-        for name in ("claim", "post", "delete", "get_messages", "next_due"):
-            taken.append(patch.object(SqlMessageStore, name, fail))
-            taken[-1].start()
-
-    yield change
-    change(is_away=False)
-
-
-async def test_deliveries_go_on_after_the_store_was_away(api: Api, away: Any) -> None:
-    """Nothing is lost of what was posted before, is under way meanwhile, or comes later."""
-    async with Receiver() as receiver:
-        await subscribe(api, receiver.url)
-        for first in range(0, 300, 100):
-            await api.post(*({"body": n} for n in range(first, first + 100)))
-        away(is_away=True)
-        await asyncio.sleep(2)
-        away(is_away=False)
-        await api.post({"body": 300})
-        api.advance(61)  # leases of what could not be deleted
-        await receiver.wait_for(*range(301), seconds=40)
-
-
 @pytest.mark.parametrize("how", ["killed", "paused"])
 async def test_deliveries_go_on_after_redis_was_away(make_api: MakeApi, how: str) -> None:
     async def slowly(*_: Any) -> web.Response:
@@ -187,19 +150,3 @@ async def test_deliveries_go_on_after_redis_was_away(make_api: MakeApi, how: str
             await until(is_posted, seconds=60)
             api.advance(61)  # leases of claims whose answer was lost
             await receiver.wait_for(*range(101))
-
-
-async def test_a_slow_ordered_receiver_holds_up_no_other(api: Api) -> None:
-    gate = asyncio.Event()
-
-    async def slowly(_: web.Request, __: int) -> web.Response:
-        await gate.wait()
-        return web.Response(status=204)
-
-    async with Receiver(answer=slowly) as slow, Receiver() as other:
-        await subscribe(api, slow.url, options={"ordered": True})
-        await subscribe(api, other.url)
-        await api.post({"body": 1})
-        await slow.wait(1)
-        await other.wait(1, seconds=15)
-        gate.set()
