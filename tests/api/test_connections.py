@@ -100,28 +100,6 @@ def test_an_answer_without_reading_the_body_is_the_last(
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "body", "status"),
-    [
-        ("POST", "/v2/queues/a@b/messages", b"", 400),
-        ("GET", "/nope", b"", 404),
-        ("POST", POST, b"{}", 400),
-        ("POST", "/v2/queues/q/claims?limit=0&details=x", b"{}", 400),
-        ("POST", POST, b"[" * 600 + b"]" * 600, 400),
-        ("PATCH", f"/v2/queues/q/claims/{'0' * 32}", b'{"ttl": 60}', 404),
-    ],
-)
-def test_a_refusal_of_what_has_no_body_or_was_read_leaves_the_connection(
-    server: ServerProcess, method: str, path: str, body: bytes, status: int
-) -> None:
-    with Raw(server) as raw:
-        for _ in range(3):
-            refused = raw.call(method, path, body)
-            assert refused.status == status
-            assert "connection" not in refused.headers
-            assert raw.call("GET", "/v2/queues").status == 200
-
-
-@pytest.mark.parametrize(
     "sent",
     [
         b"NONSENSE\r\n\r\n",

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.server import ServerProcess
 from tests.services.environments import CELERY
 from tests.services.process import Process, wait_until
 from tests.sqs.clients.conftest import (
     IS_LONG,
-    SERVER_SETTINGS,
     SIDE,
     environment_of,
 )
@@ -84,24 +82,14 @@ class Program:
 
 
 @pytest.fixture
-def start_program(tmp_path: Path) -> Iterator[Callable[[str], Program]]:
-    """A function that makes a program at a server."""
-    made: list[Program] = []
-
-    def start(url: str) -> Program:
-        made.append(Program(url, tmp_path))
-        return made[-1]
-
-    yield start
-    for program in made:
-        program.close()
+def program(sqs_url: str, tmp_path: Path) -> Iterator[Program]:
+    """A program at our server."""
+    made = Program(sqs_url, tmp_path)
+    yield made
+    made.close()
 
 
-StartProgram = Callable[[str], Program]
-
-
-def test_a_worker_that_is_killed_loses_no_task(sqs_url: str, start_program: StartProgram) -> None:
-    program = start_program(sqs_url)
+def test_a_worker_that_is_killed_loses_no_task(program: Program) -> None:
     first, _second = program.start_worker(), program.start_worker()
     with program.sending(TASKS):  # workers may be as fast as what sends
         program.wait(lambda: len(program.done()) >= TASKS // 5)
@@ -112,21 +100,3 @@ def test_a_worker_that_is_killed_loses_no_task(sqs_url: str, start_program: Star
     assert done_before < TASKS
     assert program.done() == {str(number) for number in range(TASKS)}
     program.wait(program.is_empty)
-
-
-def test_a_server_that_is_killed_loses_no_task(tmp_path: Path, start_program: StartProgram) -> None:
-    store = f"embedded://{tmp_path}/store"
-    with ServerProcess(store, env=SERVER_SETTINGS) as server:
-        program = start_program(server.url)
-        assert program.sending(TASKS // 4).wait(100) == 0
-        worker = program.start_worker()
-        program.wait(lambda: len(program.done()) >= TASKS // 20)
-        server.kill()
-        done_before = len(program.done())
-        server.start()
-        # The loop of Celery's transport ends with a request that nobody answers.
-        worker.kill()
-        program.start_worker()
-        program.wait(lambda: len(program.done()) == TASKS // 4)
-        assert done_before < TASKS // 4
-        program.wait(program.is_empty)
