@@ -24,7 +24,6 @@ from tests.drivers.redis.steps import BULK, crash_before, examined, fill, reject
 from zaqar_lite.domain.models import DelayMode, RetryPolicy
 from zaqar_lite.domain.settlements import Outcome
 from zaqar_lite.storage.base import MAX_EXAMINED
-from zaqar_lite.storage.redis.claiming import MAX_CLAIMED
 from zaqar_lite.storage.redis.keys import keys_of
 from zaqar_lite.storage.redis.router import Router
 
@@ -115,18 +114,6 @@ async def test_letters_that_piled_up_are_brought_in_several_sweeps(
     assert await target.counts() == (600, 0, 0)
 
 
-async def test_idempotency_keys_are_forgotten_as_fast_as_they_come(
-    queue: QueueUnderTest, client: Any
-) -> None:
-    for start in range(0, CROWD, BULK):
-        await queue.post(
-            *[new("x", key=str(number), ttl=HOUR) for number in range(start, start + BULK)]
-        )
-    queue.advance(11 * MINUTE)
-    assert sum([step async for step in sweeps(queue)]) >= CROWD
-    assert not client.exists(f"zl:keys:{{project/{queue.ref.name}}}")
-
-
 async def test_a_read_behind_a_crowd_goes_on_in_steps(queue: QueueUnderTest) -> None:
     await fill(queue, CROWD, ttl=HOUR)
     await queue.stores.messages.post(queue.ref, [new("x")], client_id="another", version=None)
@@ -160,13 +147,6 @@ async def test_a_large_body_goes_where_its_message_goes(
     check_queues(client, queue)
     assert texts((await queue.pop(10)).messages) == ["small", bodies[1], bodies[3]]
     assert not client.exists(keys_of(queue.ref).key("bodies"))
-
-
-async def test_a_claim_in_several_steps_holds_no_more_than_one_step_may_end(
-    queue: QueueUnderTest,
-) -> None:
-    await queue.post(*["x" * 2_000] * (MAX_CLAIMED + 100))
-    assert len((await queue.claim(500)).messages) == MAX_CLAIMED
 
 
 async def test_a_large_body_that_is_edited_is_not_missed(queue: QueueUnderTest) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -12,9 +12,9 @@ from uuid import uuid4
 import pytest
 
 from tests import services
-from tests.contract.subject import HOUR, MINUTE, SECOND, QueueUnderTest, texts
+from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, texts
 from tests.drivers.redis.conftest import Open
-from tests.drivers.redis.steps import crash_before, queues_on_every_node
+from tests.drivers.redis.steps import queues_on_every_node
 from tests.services.process import wait_until
 from tests.waiting import until_available
 from zaqar_lite.domain.clock import Clock
@@ -30,51 +30,6 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 async def queue(redis_cluster: services.RedisCluster, open_queue: Open) -> QueueUnderTest:
     return await open_queue(redis_cluster.url)
-
-
-async def test_letters_go_from_every_node_to_every_other(queue: QueueUnderTest) -> None:
-    for source in queues_on_every_node(queue):
-        for target in queues_on_every_node(queue):
-            (message_id,) = await source.post("letter")
-            await source.release(await source.claim_id())
-            claimed = await source.claim(dead_letter=target.as_dead_letter_queue(1))
-            assert (claimed.messages, claimed.moved) == ([], 1)
-            (letter,) = await target.listed()
-            assert letter.id == message_id
-            assert await source.bodies() == []
-
-
-async def test_letters_of_a_process_that_was_killed_arrive_within_seconds(
-    queue: QueueUnderTest,
-) -> None:
-    """Whenever it was: the sweep was there when the first letter came, a moment ago."""
-    source, target, _ = queues_on_every_node(queue)
-    policy = target.as_dead_letter_queue(1)
-    for text in ("arrived", "stuck"):
-        await source.post(text)
-        await source.release(await source.claim_id())
-        with crash_before("accept") if text == "stuck" else nullcontext():
-            assert (await source.claim(dead_letter=policy)).moved == 1
-        if text == "arrived":
-            await source.sweep()
-    assert await target.bodies() == ["arrived"]
-    source.advance(6 * SECOND)
-    await source.sweep()
-    assert await target.bodies() == ["arrived", "stuck"]
-
-
-async def test_records_and_their_indexes_span_the_nodes(queue: QueueUnderTest) -> None:
-    management, project = queue.stores.management, f"project-{uuid4().hex}"
-    target = QueueRef(project, "target")
-    names = [f"queue-{number:02}" for number in range(12)]
-    for name in names:
-        metadata = {"_dead_letter_queue": "target"} if name < "queue-06" else {}
-        await management.create_queue(QueueRef(project, name), metadata, max_queues=100)
-    assert [r.queue.name for r in await management.list_queues(project, limit=100)] == names
-    assert await management.dead_letter_sources(target, limit=100) == names[:6]
-    await queue.stores.messages.purge(QueueRef(project, "queue-00"), forget=True)
-    assert await management.dead_letter_sources(target, limit=100) == names[1:6]
-    assert await management.count_queues(project) == 11
 
 
 @pytest.mark.parametrize("with_note", [False, True], ids=["name", "name and note"])

@@ -6,17 +6,15 @@ from typing import Any
 
 import pytest
 
-from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, new
+from tests.contract.subject import HOUR, MINUTE, QueueUnderTest
 from tests.drivers.costs import costs
 from tests.drivers.redis.conftest import Open
 from tests.drivers.redis.inspection import raw
-from tests.drivers.redis.steps import BULK, examined, fill, forwarding, watching
+from tests.drivers.redis.steps import BULK, examined, fill, forwarding
 from tests.services import RedisServer
-from zaqar_lite.domain.models import DelayMode, RetryPolicy
+from zaqar_lite.domain.models import DelayMode
 from zaqar_lite.domain.posts import NewMessage
-from zaqar_lite.domain.settlements import Act, Outcome, Settlement
 from zaqar_lite.storage.redis.claiming import MAX_CLAIMED
-from zaqar_lite.storage.redis.keys import keys_of
 
 pytestmark = pytest.mark.anyio
 
@@ -37,51 +35,6 @@ async def test_each_operation_is_one_round_trip(queue: QueueUnderTest, client: A
         return found
 
     assert set((await costs(queue, taken)).values()) == {1}
-
-
-async def test_keys_that_ended_with_their_last_message_are_given_an_end_again(
-    queue: QueueUnderTest, client: Any
-) -> None:
-    await queue.post("stays", ttl=HOUR)
-    await queue.claim(1, ttl=10 * MINUTE)
-    for _ in range(2):
-        await queue.post("goes", ttl=HOUR)
-        assert client.pexpiretime(keys_of(queue.ref).key("ready")) > 0
-        claimed = await queue.claim(1)
-        ids = [message.id for message in claimed.messages]
-        await queue.stores.messages.delete(queue.ref, ids, claim_ids=[claimed.claim_id or ""])
-        assert not client.exists(keys_of(queue.ref).key("ready"))
-    queue.advance(11 * MINUTE)
-    await queue.claim(1)
-    for kind in ("tracks", "held", "claims", "leases"):
-        assert client.pexpiretime(keys_of(queue.ref).key(kind)) > 0, kind
-
-
-async def test_a_dead_letter_takes_one_round_trip_and_two_behind_the_answer(
-    queue: QueueUnderTest,
-) -> None:
-    """The settlement tells the sweep of the queue, and the outbox is empty: nobody reads it."""
-    target = queue.named(f"{queue.ref.name}-letters")
-    policy = RetryPolicy(target.as_dead_letter_queue())
-    called: list[str] = []
-    with watching(lambda name, _: called.append(name)):
-        for _ in range(3):
-            await queue.post("bad")
-            (message,) = (await queue.claim(1)).messages
-            called.clear()
-            acts = [Settlement(message.id, Act.DEAD, reason="bad")]
-            settled = await queue.stores.messages.settle(
-                queue.ref, message.claim_id or "", acts, retries=policy
-            )
-            assert (settled.outcomes, settled.moved) == ([Outcome.DONE], 1)
-            assert called == ["settle"]
-            await target.arrived([message.id], 1)
-            await queue.bodies()  # behind what was sent after the arrival
-    assert [name for name in called if name not in ("get", "list")] == [
-        "settle",
-        "accept",
-        "outbox_ack",
-    ]
 
 
 async def test_calls_of_one_turn_leave_in_one_write(
@@ -125,37 +78,6 @@ async def test_a_claim_costs_the_same_whatever_is_before(
         costs.append((calls(client), examined(queue) - seen))
     assert costs[0] == costs[1]
     assert costs[0][1] == 40
-
-
-async def test_a_claim_gets_past_expired_messages_in_few_looks(
-    queue: QueueUnderTest, client: Any
-) -> None:
-    """Looks that find only expired messages double in size: 60 cost 7 looks instead of 61."""
-    await queue.post(*[new("expired", ttl=MINUTE)] * 60, new("live", ttl=HOUR))
-    queue.advance(2 * MINUTE)
-    client.config_resetstat()
-    (claimed,) = (await queue.claim(1)).messages
-    assert claimed.body == b'"live"'
-    assert calls(client)["zrange"] <= 12
-
-
-async def test_a_normal_queue_costs_what_it_cost_before_there_was_delay(
-    own_redis: RedisServer, client: Any, open_queue: Open
-) -> None:
-    costs = []
-    for metadata in ({}, {}, {"_default_message_delay": 0}):  # the first loads the library
-        queue = await open_queue(own_redis.url)
-        management = queue.stores.management
-        record, _ = await management.create_queue(queue.ref, metadata, max_queues=10_000)
-        client.config_resetstat()
-        await queue.post(*"abc", version=record.version)
-        await queue.page(version=record.version)
-        claimed = await queue.claim(2, version=record.version, mode=record.delay_mode)
-        await queue.stores.messages.get_claim(queue.ref, claimed.claim_id or "")
-        await queue.pop(version=record.version, mode=record.delay_mode)
-        await queue.release(claimed.claim_id or "")
-        costs.append(calls(client))
-    assert costs[1] == costs[2]
 
 
 async def test_a_normal_claim_neither_reads_the_delayed_index_nor_d(

@@ -10,7 +10,7 @@ import pytest
 from tests.contract.pausing import pause_after, pause_before, stopped
 from tests.contract.subject import HOUR, MINUTE, SECOND, QueueUnderTest, bury, extend, new
 from tests.contract.test_outbox_messages import arrived, with_note
-from tests.drivers.redis.inspection import check_queue, check_queues, keys_by_tag
+from tests.drivers.redis.inspection import check_queues, keys_by_tag
 from tests.drivers.redis.steps import crash_before, exhaust, reject
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import RetryPolicy
@@ -196,18 +196,6 @@ async def test_a_repeat_after_days_adds_nothing_to_what_is_there(
     assert await target.counts() == (0, 0, 0)
 
 
-async def test_two_that_drain_at_once_move_each_letter_once(
-    queue: QueueUnderTest, target: QueueUnderTest
-) -> None:
-    await exhaust(queue, *"abcdef")
-    with crash_before("accept"):
-        await queue.claim(dead_letter=target.as_dead_letter_queue(1))
-    queue.advance(MINUTE)
-    others = [queue.at(await queue.stores.second()) for _ in range(3)]
-    await asyncio.gather(*(one.sweep() for one in (queue, *others)))
-    assert await target.bodies() == [*"abcdef"]
-
-
 async def test_a_letter_that_comes_while_others_are_brought_is_not_forgotten(
     queue: QueueUnderTest, target: QueueUnderTest
 ) -> None:
@@ -264,20 +252,6 @@ async def test_letters_to_two_targets_each_reach_their_own(
     assert await second.bodies() == ["b"]
 
 
-@pytest.mark.parametrize("way", ["claimed", "renewed"])
-async def test_a_letter_that_is_held_for_long_can_still_be_found_by_its_id(
-    queue: QueueUnderTest, target: QueueUnderTest, client: Any, way: str
-) -> None:
-    (message_id,) = await exhaust(queue, "a")
-    await queue.claim(dead_letter=target.as_dead_letter_queue(1))
-    claim_id = await target.claim_id(ttl=30 * HOUR if way == "claimed" else MINUTE)
-    if way == "renewed":
-        await target.renew(claim_id, ttl=30 * HOUR)
-    assert (await target.get_one(message_id)).id == message_id
-    tag = keys_of(target.ref).tag
-    check_queue(client, tag, keys_by_tag(client)[tag], 0)
-
-
 @pytest.mark.parametrize("step", ["read_outbox", "accept", "outbox_ack"])
 async def test_outbox_messages_of_a_post_arrive_once_after_a_crash_at_any_step(
     queue: QueueUnderTest, target: QueueUnderTest, step: str
@@ -292,20 +266,6 @@ async def test_outbox_messages_of_a_post_arrive_once_after_a_crash_at_any_step(
     await queue.at(await queue.stores.second()).sweep()
     ids += await queue.post(message)
     assert [json.loads(one.body)["id"] for one in await arrived(target, 2)] == ids
-
-
-async def test_outbox_messages_travel_together(
-    queue: QueueUnderTest, target: QueueUnderTest, client: Any
-) -> None:
-    """Many posts at once bring theirs in few scripts, after one registration with the sweep."""
-    message = with_note(new("a"), target)
-    await queue.post(message)
-    client.config_resetstat()
-    await asyncio.gather(*(queue.post(message) for _ in range(100)))
-    await arrived(target, 101)
-    calls = client.info("commandstats")["cmdstat_rpush"]["calls"]
-    assert calls == 100
-    assert client.info("commandstats")["cmdstat_set"]["calls"] < 30
 
 
 async def test_an_acknowledgement_behind_another_leaves_later_letters(

@@ -10,7 +10,7 @@ import pytest
 
 from tests import services
 from tests.contract.subject import HOUR, MINUTE, QueueUnderTest
-from tests.contract.test_processes import StartWorker, start_worker
+from tests.contract.test_processes import start_worker
 from tests.drivers.redis.conftest import Open
 from tests.drivers.redis.steps import forwarding, queues_on_every_node, standing_still
 from tests.services import RedisServer
@@ -49,21 +49,6 @@ def subscribers(client: Any, queue: QueueUnderTest) -> int:
         "PUBSUB", "SHARDNUMSUB", keys_of(queue.ref).key("readiness")
     )
     return int(found[1])
-
-
-async def test_a_post_in_one_process_wakes_a_waiter_in_another(
-    queue: QueueUnderTest, client: Any, start_worker: StartWorker
-) -> None:
-    poster = await start_worker(queue, 1)
-    assert await poster.hear() == "ready"
-    queue.stores.messages.poll_interval_ms = 60_000  # the hint alone can wake it in time
-    claiming = asyncio.create_task(Consumer(queue).claim(queue, 30))
-    await until(lambda: subscribers(client, queue) == 1)
-    await poster.report()
-    async with asyncio.timeout(10):
-        claimed = await claiming
-    assert claimed is not None
-    assert len(claimed.messages) == 1
 
 
 async def test_a_lost_connection_makes_a_waiter_look_once_there_is_another(
