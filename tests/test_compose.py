@@ -21,9 +21,9 @@ import pytest
 import yaml
 
 from tests import services
+from tests.commands.test_help import the_parser
 from tests.conftest import StartServer
 from tests.services.process import find_program, wait_until
-from zaqar_lite.client import Client
 from zaqar_lite.storage.registry import find_driver
 
 ROOT = Path(__file__).parents[1]
@@ -214,42 +214,11 @@ def test_rabbitmq_health_check_passes_on_a_broker(
         subprocess.run([path, *words], env=rabbitmq_server.environment, check=True)
 
 
-def test_a_message_goes_through_the_broker_by_the_commands_of_the_services(
-    rabbitmq_server: services.RabbitServer, server_process: StartServer
-) -> None:
-    """Apply, relay and its health check, and the publish of the file's first lines."""
-    server = server_process("memory://")
-    (metrics,) = services.free_ports(1)
-    here = {
-        "http://guest:guest@rabbitmq:15672": rabbitmq_server.management_url,
-        "amqp://guest:guest@rabbitmq:5672/": rabbitmq_server.url,
-        "http://zaqar:8888": server.url,
-        "9419": str(metrics),
-    }
-    zaqar_lite = str(Path(sys.executable).with_name("zaqar-lite"))
-
-    def words(name: str) -> list[str]:
-        return [zaqar_lite, *(here.get(word, word) for word in SERVICES[name]["command"])]
-
-    to = ["--amqp-url", rabbitmq_server.url]
+def test_the_delays_are_declared_before_they_are_relayed() -> None:
+    """What the commands do on a broker is told by tests/rabbitmq/test_guide.py."""
     assert set(SERVICES["delay-relay"]["depends_on"]) == {"delay-apply", "zaqar"}
-    subprocess.run(words("delay-apply"), check=True, capture_output=True)
-    relay = subprocess.Popen(words("delay-relay"), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    try:
-        _, _, *check = SERVICES["delay-relay"]["healthcheck"]["test"]
-        code = [sys.executable, *(word.replace("9419", str(metrics)) for word in check)]
-        wait_until(
-            lambda: subprocess.run(code, capture_output=True, check=False).returncode == 0, []
-        )
-        publish = ["delay", "publish", "orders", "1", "--max-delay", "31d", "--delay", "1"]
-        subprocess.run([zaqar_lite, *publish, *to], check=True, capture_output=True)
-        with Client(server.url) as client:
-            wait_until(lambda: [m.body for m in client.list_messages("orders")] == [1], [])
-        relay.terminate()
-        output, errors = relay.communicate(timeout=30)
-        assert (relay.returncode, b"1 posted" in output) == (0, True), errors
-    finally:
-        relay.kill()
-        relay.communicate()
-        remove = ["delay", "remove", "--max-delay", "31d", "--force"]
-        subprocess.run([zaqar_lite, *remove, *to], check=True, capture_output=True)
+    for name in ("delay-apply", "delay-relay"):
+        words = the_parser().parse_args(SERVICES[name]["command"])
+        assert (words.command, words.max_delay) == ("delay", 31 * 86_400)
+    port = option(SERVICES["delay-relay"]["command"], "--metrics-port")
+    assert f":{port}/metrics" in SERVICES["delay-relay"]["healthcheck"]["test"][-1]

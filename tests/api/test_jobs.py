@@ -51,20 +51,6 @@ async def run(api: Api, path: str, document: dict[str, Any]) -> dict[str, Any]:
     return await ended(api, answer.headers["location"])
 
 
-async def test_a_filter_puts_back_what_it_means_and_nothing_else(api: Api) -> None:
-    ids = await let_die(api, *({"customer": {"id": n % 2}} for n in range(6)))
-    await let_die(api, "other", reason="invalid")
-    choice = {"reason": "http_503", "body": {"path": "customer.id", "equals": 1}}
-    job = await run(api, f"{LETTERS}/redrives", {"filter": choice})
-    assert (job["state"], job["selected"], job["done"]) == ("completed", 3, 3)
-    assert (job["total"], job["examined"], job["refused"]) == (7, 7, {})
-    assert await api.bodies() == [{"customer": {"id": 1}}] * 3
-    assert len(await api.bodies("letters")) == 4
-    shown = (await api.call("GET", f"messages/{ids[1]}?details=true")).json()
-    assert (shown["claim_count"], shown["dead_letter"]["redriven"]) == (0, 1)
-    assert [attempt["reason"] for attempt in shown["attempts"]] == ["http_503"]
-
-
 async def test_a_dry_run_tells_what_is_meant(api: Api) -> None:
     ids = await let_die(api, "x", "y", headers={"kind": "a"})
     choices: list[tuple[dict[str, Any], int]] = [
@@ -103,14 +89,6 @@ async def test_few_ids_are_put_back_at_once(api: Api) -> None:
     assert (job["selected"], job["done"]) == (1, 1)
     assert await api.bodies() == [3, 2]
     await api.expect(200, "GET", f"{LETTERS}/messages/{fourth}")
-
-
-async def test_many_ids_are_acted_on_by_a_job(api: Api) -> None:
-    ids = await delayed(api, *[None] * 130)
-    job = await run(api, "delayed/cancel", {"ids": [*ids, "0" * 32]})
-    assert (job["state"], job["total"]) == ("completed", 131)
-    assert (job["done"], job["refused"]) == (130, {"gone": 1})
-    assert await api.bodies() == []
 
 
 async def test_a_letter_goes_back_three_times_unless_somebody_insists(api: Api) -> None:

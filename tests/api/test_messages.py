@@ -168,18 +168,6 @@ async def test_pops_messages_in_upstreams_shape_with_details_for_who_asks(api: A
     assert (await api.call("DELETE", "messages?pop=5")).json() == {"messages": []}
 
 
-async def test_shows_details_when_asked(api: Api) -> None:
-    await api.call("PUT", "", {"_default_message_delay": 60})
-    headers = {"kind": "order", "\u00fc": "\u00e9"}
-    ids = await api.post({"body": 1, "headers": headers}, {"body": 2, "delay": 0})
-    (first, second) = await api.browse("echo=true&include_delayed=true&details=true")
-    assert first["headers"] == headers
-    assert first["delay_expires"] > first["created"]
-    assert (second["delay_expires"], second["headers"], second["dead_letter"]) == (None, None, None)
-    one = (await api.call("GET", f"messages/{ids[0]}?details=true")).json()
-    assert one["claim_count"] == 0
-
-
 async def test_an_idempotency_key_answers_the_first_ids_and_says_so(api: Api) -> None:
     first = await api.post({"body": 1}, {"body": 2}, Idempotency_Key="k-1")
     again = {"messages": [{"body": 1, "ttl": 90}, {"body": 2}]}

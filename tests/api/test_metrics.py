@@ -108,17 +108,6 @@ async def test_counts_what_happens_to_messages(make_api: MakeApi) -> None:
         assert found[f'zaqar_lite_http_requests_total{{route="{route}",status="400"}}'] == 1
 
 
-async def test_counts_apart_what_the_server_keeps_for_itself(make_api: MakeApi) -> None:
-    async with make_api() as api:
-        await api.call("PUT", "", {"_default_message_delay": 600})
-        subscription = {"subscriber": "http://receiver.example/", "ttl": 3600}
-        await api.expect(201, "POST", "subscriptions", subscription)
-        await api.post({"body": 1})
-        found = await counted(api, delayed_messages=1, counted_queues=1, pending_deliveries=1)
-        assert found["zaqar_lite_waiting_requests"] == 0
-        assert not [name for name in found if "~" in name]
-
-
 async def test_tells_how_late_each_delayed_message_of_a_claim_and_of_a_pop_is(api: Api) -> None:
     await api.call("PUT", "", {"_default_message_delay": 10})
     await api.post({"body": 1, "delay": 0}, {"body": 2}, {"body": 3}, {"body": 4, "delay": 11})

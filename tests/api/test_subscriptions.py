@@ -140,21 +140,6 @@ async def test_another_address_is_asked_anew_and_is_free_afterwards(api: Api) ->
     assert again.json() == {"subscription_id": first}
 
 
-async def test_ends_with_its_ttl_at_once_unless_that_is_changed(api: Api) -> None:
-    made = await subscribe(api, ttl=100)
-    longer = await subscribe(api, f"{URL}/2", ttl=60)
-    await api.expect(204, "PATCH", f"subscriptions/{longer}", {"ttl": 600})
-    api.advance(50)
-    await api.expect(204, "PATCH", f"subscriptions/{made}", {"options": {}})
-    api.advance(51)
-    await api.expect(404, "GET", f"subscriptions/{made}")
-    (other,) = await listed(api)
-    assert (other["id"], 101 <= other["age"] < 200) == (longer, True)
-    assert await subscribe(api) != made
-    again = await api.call("POST", "subscriptions", {"subscriber": f"{URL}/2"})
-    assert again.json() == {"subscription_id": longer}
-
-
 async def test_outlives_its_queue_and_goes_with_a_purge(api: Api) -> None:
     await subscribe(api)
     await api.expect(204, "DELETE", "")
