@@ -21,6 +21,7 @@ from tests.drivers.redis.steps import (
 from tests.waiting import until
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import SweepResult
+from zaqar_lite.storage.redis.connection import FollowUps
 from zaqar_lite.storage.redis.faults import ConnectionLost, InDoubt
 from zaqar_lite.storage.redis.keys import EVERYWHERE
 from zaqar_lite.storage.redis.link import Link
@@ -53,6 +54,22 @@ async def test_what_was_committed_is_answered(
     queue.advance(MINUTE)
     await queue.sweep()
     assert await target.bodies() == ["letter", "next letter"][: 1 if script == "register" else 2]
+
+
+async def test_what_was_just_begun_ends_with_its_owner() -> None:
+    ended: list[str] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append("work")
+
+    follow_ups = FollowUps()
+    task = follow_ups.begin(work())
+    await follow_ups.close()
+    assert ended == ["work"]
+    assert task.cancelled()
 
 
 async def test_what_was_taken_before_a_letter_is_answered(slotted: QueueUnderTest) -> None:
