@@ -7,6 +7,9 @@ its undisturbed p99 the other one is; fails where a message was lost or is there
 
 With `--apart` the one that is measured has a server and a store of its own, so that nothing but the
 processors is shared: what it waits for then, no server can spare it.
+
+With `--redrive` the others are a job that puts 100,000 dead letters back, which prints its letters
+a second, too; it rests while there are requests of others, so it is measured alone as well.
 """
 
 import argparse
@@ -24,16 +27,32 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from threading import Thread
 
+import httpx
+
 from tests.greedy import being_greedy, running
-from tests.history import CLAIM_TTL
+from tests.history import CLAIM_TTL, NO_LIMIT
 from tests.server import ServerProcess
 from tests.test_bounded import Backlog, Crowd, Plan
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.models import (
+    ClaimRequest,
+    DeadLetter,
+    DelayMode,
+    QueueRef,
+    RetryPolicy,
+    StoreOptions,
+)
+from zaqar_lite.domain.posts import NewMessage
+from zaqar_lite.domain.settlements import Act, Settlement
+from zaqar_lite.storage.registry import create_stores
 
 FULL = Plan(queues=10_000, backlog=200_000)
 ALONE, BESIDE = 10.0, 30.0
 """Seconds for which the tenant works alone and beside the others."""
 PAUSE = 0.001
 WARM_UP = 0.5
+LETTERS, _LETTERS_EACH = 100_000, 200
+_LETTER_TTL_MS = 14 * 86_400_000
 
 
 def main() -> None:
@@ -42,8 +61,12 @@ def main() -> None:
     parser.add_argument("--store", required=True, metavar="URI")
     parser.add_argument("--scale", type=float, default=1.0, help="multiply all sizes by this (1)")
     parser.add_argument("--apart", metavar="URI", help="measure a server of its own, on this store")
+    parser.add_argument("--redrive", action="store_true", help="beside a redrive of letters")
     words = parser.parse_args()
-    asyncio.run(run(words.store, FULL.scaled(words.scale), words.apart))
+    if words.redrive:
+        asyncio.run(run_redrive(words.store, max(_LETTERS_EACH, int(LETTERS * words.scale))))
+    else:
+        asyncio.run(run(words.store, FULL.scaled(words.scale), words.apart))
 
 
 @asynccontextmanager
@@ -100,6 +123,58 @@ async def run(store: str, plan: Plan, apart: str | None = None) -> None:
                 await backlog.check()
                 await crowd.check()
     print("nothing lost, nothing twice")
+
+
+async def run_redrive(store: str, count: int) -> None:
+    """Start a server on a store that has letters, and measure beside a redrive of them."""
+    project = f"letters-{uuid.uuid4().hex[:8]}"
+    async with measuring() as measured:
+        for alone in (True, False):
+            await bury(store, project, count)
+            with ServerProcess(store) as server, http_client(server.url, project) as http:
+                await measured(server.url, WARM_UP)
+                before = [] if alone else await measured(server.url, ALONE)
+                job = (
+                    http.post("/v2/queues/letters/redrives", json={"filter": {}})
+                    .raise_for_status()
+                    .json()
+                )
+                beside = [] if alone else await measured(server.url, BESIDE)
+                if before:
+                    show(before, beside)
+                while job["state"] == "running":
+                    await asyncio.sleep(0.1)
+                    path = f"/v2/queues/letters/redrives/{job['id']}"
+                    job = http.get(path).raise_for_status().json()
+                assert job["done"] == count, job
+                where = "alone" if alone else "beside others"
+                print(f"{job['rate']:,.0f} letters a second {where}")
+
+
+def http_client(url: str, project: str) -> httpx.Client:
+    """A client for one project."""
+    headers = {"Client-ID": str(uuid.uuid4()), "X-Project-ID": project}
+    return httpx.Client(base_url=url, headers=headers, timeout=120)
+
+
+async def bury(store: str, project: str, count: int) -> None:
+    """Let messages die, without a server."""
+    work, letters = QueueRef(project, "work"), QueueRef(project, "letters")
+    retries = RetryPolicy(DeadLetter(letters, max_claims=NO_LIMIT))
+    options = StoreOptions(max_messages=NO_LIMIT)
+    messages, management = create_stores(store, clock=Clock(), options=options)
+    async with management, messages:
+        for queue in (work, letters):
+            await management.create_queue(queue, {}, max_queues=NO_LIMIT)
+        for _ in range(0, count, _LETTERS_EACH):
+            new = [NewMessage(b'"%s"' % (b"x" * 180), _LETTER_TTL_MS)] * _LETTERS_EACH
+            await messages.post(work, new, client_id="poster", version=None)
+            request = ClaimRequest(_LETTERS_EACH, None, DelayMode.IGNORE, 600_000, retries=retries)
+            claimed = await messages.claim(work, request)
+            dead = [Settlement(one.id, Act.DEAD, reason="tried") for one in claimed.messages]
+            await messages.settle(work, claimed.claim_id or "", dead, retries=retries)
+        while (await messages.stats(letters)).total < count:  # noqa: ASYNC110 - no event tells
+            await asyncio.sleep(0.1)
 
 
 def step_back() -> None:

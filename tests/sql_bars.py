@@ -9,12 +9,14 @@ import argparse
 import asyncio
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from zaqar_lite.domain import models
@@ -30,6 +32,7 @@ TASKS = 32
 SECONDS = 2.0
 DAY = 86_400_000
 QUEUES = [QueueRef("bars", f"queue-{number}") for number in range(4)]
+OTHER = QueueRef("bars", "other")
 SMALL, LARGE = json.dumps("x" * 105).encode(), json.dumps("x" * 198).encode()
 Figures = dict[str, float]
 _ClaimRequest = getattr(models, "ClaimRequest", None) or vars(models)["Take"]  # its name until 0.3
@@ -44,8 +47,20 @@ BARS: dict[str, tuple[str, float]] = {
     "one task, post 1, p50 ms": ("<= x", 1),
     "cycles, /s": (">= x", 2),
     "cycles, p99 ms": ("<=", 34),
+    "claim 20 behind many, of an empty queue": ("<=", 1.2),
+    "post 1 behind many, of an empty queue": ("<=", 1.2),
+    "messages, MB resident": ("<=", 150),
+    "messages, bytes each on disk": ("<=", 500),
+    "messages, s to start": ("<=", 1),
+    "delayed, MB resident": ("<=", 60),
+    "empty queues, bytes each on disk": ("<=", 600),
+    "empty queues, s to start": ("<=", 1),
+    "empty queues, ms of CPU a sweep": ("<=", 1),
+    "delete many, ms": ("<=", 50),
+    "posts beside it, p99 of that before": ("<=", 2),
     "longest gap of the loop, ms": ("<=", 10),
     "longest log, MiB": ("<=", 64),
+    "after all is deleted, of its peak": ("<=", 0.25),
 }
 """What a figure must be: a number, or (x) so many times the old one. In RAM there is no bar."""
 
@@ -162,7 +177,7 @@ async def cycles(uri: str, scale: float) -> Figures:
             await asyncio.sleep(0)
             gaps.append(time.perf_counter() - before)
             if len(gaps) % 200 == 0:
-                logs.append(log_size(uri))
+                logs.append(on_disk(uri, "*-wal"))
             before = time.perf_counter()
 
     async def cycle(number: int) -> bool:
@@ -191,13 +206,133 @@ async def cycles(uri: str, scale: float) -> Figures:
     return found
 
 
-def log_size(uri: str) -> int:
-    """Bytes that the log of a store has on disk."""
-    files = Path(uri.partition("://")[2]).rglob("*-wal")
+async def behind(uri: str, scale: float) -> Figures:
+    """A claim of 20 and a post behind a million delayed and a million claimed messages."""
+    messages, _management = stores(uri)
+    took: dict[tuple[str, QueueRef], list[float]] = {}
+    async with messages:
+        await post(messages, QUEUES[0], int(1_000_000 * scale))
+        while (await claim(messages, QUEUES[0], 500)).claim_id is not None:
+            pass
+        await post(messages, QUEUES[0], int(1_000_000 * scale), DAY // 2)
+        for queue in (QUEUES[0], OTHER):
+            await post(messages, queue, 1_000)
+        for _ in range(300):
+            for queue in (OTHER, QUEUES[0]):
+                begun = time.perf_counter()
+                claimed = await claim(messages, queue)
+                took.setdefault(("claim 20", queue), []).append(time.perf_counter() - begun)
+                await delete_all(messages, queue, claimed)
+                begun = time.perf_counter()
+                await post(messages, queue, 1)
+                took.setdefault(("post 1", queue), []).append(time.perf_counter() - begun)
+                await post(messages, queue, 19)
+    return {
+        f"{name} behind many, of an empty queue": statistics.median(took[name, QUEUES[0]])
+        / statistics.median(took[name, OTHER])
+        for name in ("claim 20", "post 1")
+    }
+
+
+async def million(uri: str, scale: float) -> Figures:
+    """A million messages of 200 bytes: memory, disk, a start, and what is left of the disk."""
+    count = int(1_000_000 * scale)
+    messages, _management = stores(uri)
+
+    async def elsewhere(_: int) -> bool:
+        await post(messages, OTHER, 1)
+        return True
+
+    async with messages:
+        await post(messages, QUEUES[0], count)
+        found = {"messages, MB resident": resident()}
+    peak = on_disk(uri)
+    found["messages, bytes each on disk"] = peak / count
+    messages, _management = stores(uri)
+    begun = time.perf_counter()
+    async with messages:
+        await messages.stats(QUEUES[0])
+        found["messages, s to start"] = time.perf_counter() - begun
+        await post(messages, OTHER, 1_000)
+        before = await repeat(elsewhere, 1)
+        begun = time.perf_counter()
+        await messages.purge(QUEUES[0], forget=True)
+        found["delete many, ms"] = (time.perf_counter() - begun) * 1_000
+        sweeping = asyncio.create_task(sweep(messages, 60))
+        beside = await repeat(elsewhere, 1)
+        found["posts beside it, p99 of that before"] = at(beside, 0.99) / at(before, 0.99)
+        await messages.purge(OTHER, forget=True)
+        await sweeping
+        await sweep(messages, 10)
+    found["after all is deleted, of its peak"] = on_disk(uri) / peak
+    return found
+
+
+async def sweep(messages: MessageStore, seconds: float) -> None:
+    """Sweep as the server does, until there is nothing to do for a while."""
+    ends, idle = time.perf_counter() + seconds, 0
+    while time.perf_counter() < ends and idle < 20:
+        idle = 0 if (await messages.sweep(1_000)).total else idle + 1
+        await asyncio.sleep(0.01)
+
+
+async def delayed(uri: str, scale: float) -> Figures:
+    """300,000 delayed messages: memory above that of an idle store."""
+    messages, _management = stores(uri)
+    async with messages:
+        await post(messages, OTHER, 100)
+        idle = resident()
+        await post(messages, QUEUES[0], int(300_000 * scale), DAY // 2)
+        return {"delayed, MB resident": resident() - idle}
+
+
+async def empty_queues(uri: str, scale: float) -> Figures:
+    """100,000 queues without messages."""
+    count, found = int(100_000 * scale), Figures()
+    messages, management = stores(uri)
+    async with messages, management:
+        for first in range(0, count, 500):
+            names = [f"queue-{number:06}" for number in range(first, first + 500)]
+            made = (
+                management.create_queue(QueueRef("bars", name), {}, max_queues=1 << 30)
+                for name in names
+            )
+            await asyncio.gather(*made)
+    found["empty queues, bytes each on disk"] = on_disk(uri) / count
+    messages, management = stores(uri)
+    begun = time.perf_counter()
+    async with messages, management:
+        await management.get_queue(QueueRef("bars", "queue-000001"))
+        found["empty queues, s to start"] = time.perf_counter() - begun
+        await sweep(messages, 30)
+        used = time.process_time()
+        for _ in range(100):
+            await messages.sweep(1_000)
+        found["empty queues, ms of CPU a sweep"] = (time.process_time() - used) * 10
+    return found
+
+
+def resident() -> float:
+    """Megabytes of memory of this process and its children."""
+    me, pages = os.getpid(), 0
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            if me in {parent, int(entry.name)}:
+                pages += int((entry / "statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 1e6
+
+
+def on_disk(uri: str, names: str = "*") -> int:
+    """Bytes that files of a store have on disk."""
+    files = Path(uri.partition("://")[2]).rglob(names)
     return sum(one.stat().st_blocks * 512 for one in files if one.is_file())
 
 
-GROUPS = {one.__name__: one for one in (rates, rates_in_ram, cycles)}
+GROUPS = {
+    one.__name__: one
+    for one in (rates, rates_in_ram, cycles, delayed, million, empty_queues, behind)
+}
 
 
 def measure(checkout: Path, group: str, scale: float) -> Figures:
@@ -250,7 +385,7 @@ def main() -> None:
     print(f"{'':42} {'new':>12} {'old':>12} {'':>7} {'must':>9}")
     for group in options.only:
         found: list[dict[str, list[float]]] = [{} for _ in checkouts]
-        for _ in range(options.rounds):
+        for _ in range(options.rounds if group.startswith(("rates", "cycles")) else 1):
             for checkout, figures in zip(checkouts, found, strict=True):
                 for name, value in measure(checkout, group, options.scale).items():
                     figures.setdefault(name, []).append(value)

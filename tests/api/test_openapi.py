@@ -4,6 +4,7 @@ import asyncio
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 
 from tests.api.conftest import CLIENT_ID, Api, MakeApi
 from tests.server import ServerProcess
+from tests.services.environments import OPENAPI_GENERATOR
+from tests.services.process import find_program
 
 pytestmark = pytest.mark.anyio
 EXAMPLES = os.environ.get(
@@ -73,6 +76,44 @@ async def test_a_client_can_be_made_of_it_that_lacks_nothing(
         asked = {"client_id": CLIENT_ID, "x_project_id": "demo", "limit": 5}
         answer = await calls.asyncio(api.queue, client=made, **asked)
         assert [one.body for one in answer.messages] == [1]
+
+
+REMARKS = ("OpenAPI 3.1", "schema name: null", "undefined type", "No application/json")
+"""What it says of any document of this edition, of any JSON, and of answers in plain text."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("language", ["python", "typescript-fetch", "go", "java"])
+async def test_openapi_generator_makes_a_client_that_lacks_nothing(
+    make_api: MakeApi, tmp_path: Path, language: str
+) -> None:
+    if "ZAQAR_TEST_ALL" not in os.environ:
+        pytest.skip("takes Java ten seconds: tests/run --all")
+    async with make_api(admin_mode=True, pooling=True, sqs=True) as api:
+        document = (await api.call("GET", "/openapi.json")).json()
+    (tmp_path / "openapi.json").write_text(json.dumps(document))
+    words = ["generate", "-g", language, "-i", "openapi.json", "-o", "made"]
+    made = await asyncio.to_thread(
+        subprocess.run,
+        [find_program("java", "default-jre-headless"), "-jar", OPENAPI_GENERATOR.path, *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    printed = made.stdout + made.stderr
+    assert made.returncode == 0, printed
+    warnings = [line for line in printed.splitlines() if "WARN" in line or "ERROR" in line]
+    assert [one for one in warnings if not any(word in one for word in REMARKS)] == []
+    names = set(re.findall(r"[a-z0-9]+", every_text(tmp_path / "made").replace("_", "").lower()))
+    operations = [one for path in document["paths"].values() for one in path.values()]
+    assert {one["operationId"].replace("_", "") for one in operations} <= names
+
+
+def every_text(folder: Path) -> str:
+    """What the files of a folder say."""
+    files = [file for file in folder.rglob("*.*") if file.suffix in (".py", ".ts", ".go", ".java")]
+    return "".join(file.read_text() for file in files)
 
 
 def make_client(document: Any, folder: Path) -> None:

@@ -178,6 +178,7 @@ ZAQAR = Environment(
 """Its own tests are sent to our server."""
 HADOOP = Jar("hadoop-client-minicluster", "3.5.0", group="org.apache.hadoop", is_rare=True)
 """Of the version of the client that pyspark has, without which it does not run."""
+OPENAPI_GENERATOR = Jar("openapi-generator-cli", "7.16.0", group="org.openapitools", is_rare=True)
 CELERY = Environment("celery", "5.7.0", "[sqs]", is_rare=True)
 """With boto3 as Celery asks for it."""
 AIOBOTO3 = Environment("aioboto3", "15.5.0", is_rare=True)
@@ -193,6 +194,6 @@ SQS_OF_GO = GoProgram(
 )
 
 ENVIRONMENTS = (
-    *(SWIFT, SECANTUSDB, MOTO, KEYSTONE, ZAQAR, HADOOP),
+    *(SWIFT, SECANTUSDB, MOTO, KEYSTONE, ZAQAR, HADOOP, OPENAPI_GENERATOR),
     *(CELERY, AIOBOTO3, SQS_OF_NODE, SQS_OF_JAVA, SQS_OF_GO),
 )
