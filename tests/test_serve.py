@@ -192,31 +192,6 @@ def test_finishes_what_is_under_way_and_exits_0() -> None:
         assert server.terminate() == 0
 
 
-def test_serves_through_uvicorns_own_command() -> None:
-    port = free_port()
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "uvicorn",
-            "--factory",
-            "zaqar_lite.main:create_app",
-            "--port",
-            str(port),
-            "--log-level",
-            "error",
-        ],
-        env={**os.environ, "ZAQAR_LITE_STORE": "memory://"},
-    )
-    try:
-        wait_until(lambda: listens(port), [], timeout=120)
-        answer = httpx.get(f"http://127.0.0.1:{port}/v2/ping", headers=HEADERS)
-        assert answer.status_code == 204
-    finally:
-        process.terminate()
-        process.wait(20)
-
-
 def test_the_command_names_the_extra_that_is_missing() -> None:
     code = (
         "import sys; sys.modules['uvicorn'] = None\n"

@@ -227,10 +227,10 @@ async def test_every_route_has_a_largest_body(make_api: MakeApi) -> None:
             assert str(largest) in answer.json()["description"]
 
 
-@pytest.fixture(scope="module")
-def raw() -> Iterator[Raw]:
+@pytest.fixture
+def raw(server: ServerProcess) -> Iterator[Raw]:
     """A connection to a server."""
-    with ServerProcess("memory://") as server, Raw(server) as connection:
+    with Raw(server) as connection:
         yield connection
 
 

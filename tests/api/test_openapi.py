@@ -50,15 +50,6 @@ async def test_documents_every_route_and_no_other(api: Api) -> None:
     assert ("content" in answers["204"], "content" in answers["400"]) == (False, True)
 
 
-async def test_a_body_is_too_large_only_where_one_is_taken(api: Api) -> None:
-    document = (await api.call("GET", "/openapi.json")).json()
-    operations = [one for path in document["paths"].values() for one in path.values()]
-    without = [one for one in operations if "requestBody" not in one]
-    too_large = [one["operationId"] for one in without if "413" in one["responses"]]
-    assert too_large == ["fire_schedule"], "it posts what was sent with the schedule"
-    assert any("413" in one["responses"] for one in operations)
-
-
 async def test_a_client_can_be_made_of_it_that_lacks_nothing(
     make_api: MakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

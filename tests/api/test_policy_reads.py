@@ -62,30 +62,3 @@ async def test_a_request_reads_the_policy_once_at_most(
                 counted = await _act(api, reads)
         assert max(counted.values()) <= 1, counted
         assert counted["claim"] == counted["pop"] == reads_of_each
-
-
-async def test_the_record_of_a_dead_letter_queue_is_looked_at_once_in_a_while(
-    make_api: MakeApi, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A delete of that queue by this server is known at once; the next letter makes it anew."""
-    reads = Reads(monkeypatch)
-    async with make_api(store=redis_server.url) as api:
-        letters = f"{api.queue}-letters"
-
-        async def reject() -> int:
-            """Send a message to the dead letters; how often the record of their queue was read."""
-            await api.post({"body": 1})
-            (message,) = await api.claim(1)
-            reads.asked.clear()
-            act = {"claim": {"dead": True}}
-            await api.expect(204, "PATCH", message["href"], act)
-            return sum(ref.name == letters for ref in reads.asked)
-
-        await api.call("PUT", "", {"_dead_letter_queue": letters})
-        assert await reject() == 1
-        await api.expect(200, "GET", f"/v2/queues/{letters}")
-        monkeypatch.setattr("zaqar_lite.service.queues._SEEN_FOR", 3_600.0)
-        await api.call("DELETE", f"/v2/queues/{letters}")
-        assert [await reject() for _ in range(3)] == [1, 0, 0]
-        listed = (await api.call("GET", "/v2/queues?limit=20")).json()["queues"]
-        assert letters in [queue["name"] for queue in listed]

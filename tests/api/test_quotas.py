@@ -43,22 +43,6 @@ async def test_nothing_is_bounded_by_default(api: Api) -> None:
     await api.expect(404, "GET", "/v2/quotas/demo")
 
 
-async def test_queues_are_counted_exactly(make_api: MakeApi) -> None:
-    async with make_api(quotas={"queues": 2}) as api:
-        answers = await asyncio.gather(*(api.call("PUT", f"/v2/queues/{n}") for n in range(5)))
-        assert sorted(one.status_code for one in answers) == [201, 201, 403, 403, 403]
-        assert sum(map(is_full, answers)) == 3
-        assert (await api.call("PUT", "/v2/queues/0")).status_code in (204, 403)
-        first = (await api.call("GET", "/v2/queues")).json()["queues"][0]["name"]
-        await api.expect(204, "PUT", f"/v2/queues/{first}")
-        lazy = await api.call("POST", "messages", {"messages": [{"body": 1}]})
-        assert is_full(lazy)
-        assert (await usage(api))["queues"] == 2
-        await api.expect(201, "PUT", "/v2/queues/0", X_Project_ID="other")
-        await api.call("DELETE", f"/v2/queues/{first}")
-        await api.expect(201, "PUT", "/v2/queues/new")
-
-
 @pytest.mark.parametrize(
     ("quota", "bodies", "too_many"),
     [

@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -143,29 +142,6 @@ def test_nothing_is_received_for_a_client_that_has_gone(server: ServerProcess) -
     asked = {"WaitTimeSeconds": 5, "AttributeNames": ["ApproximateReceiveCount"]}
     (message,) = ask_server(server.url, "ReceiveMessage", QueueUrl=url, **asked)["Messages"]
     assert message["Attributes"]["ApproximateReceiveCount"] == "1"
-
-
-def test_requests_may_come_in_pieces(server: ServerProcess) -> None:
-    document = orjson.dumps({"QueueName": "pieces"})
-    requests = b""
-    for number in range(40):
-        operation = "CreateQueue" if number % 2 else "GetQueueUrl"
-        requests += asking(operation, document, "/demo", **{"X-Amz-Date": str(number)})
-    with Raw(server) as raw:
-        raw.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for at in range(0, len(requests), 61):
-            raw.send(requests[at : at + 61])
-            time.sleep(0.001)
-        raw.socket.shutdown(socket.SHUT_WR)
-        answers = raw.rest()
-    assert answers.count(b"HTTP/1.1 400 ") == 1, "there is no queue at first"
-    assert answers.count(b"HTTP/1.1 200 ") == 39
-    # One that announces a body which it never sends is not waited for at the end.
-    with Raw(server) as raw:
-        named = {"X-Amz-Target": "AmazonSQS.CreateQueue"}
-        raw.send(request("POST", "/demo", length=9, headers=named))
-        raw.socket.shutdown(socket.SHUT_WR)
-        assert raw.rest() == b""
 
 
 def test_each_request_is_answered_by_its_own_document_and_key(server: ServerProcess) -> None:

@@ -126,17 +126,11 @@ def test_an_operator_finds_a_stuck_queue_and_mends_it(
         page.goto("/ui/")
         expect(page.locator("tbody tr").first).to_contain_text("orders")
         picture(page, "queues")
-        page.get_by_label("Search").fill("dead>0")
-        page.get_by_role("button", name="Search").click()
-        assert page.url.endswith("?q=dead%3E0")
-        expect(page.locator("tbody tr")).to_have_count(1)
         page.get_by_role("link", name="orders", exact=True).click()
         page.get_by_role("link", name="orders-dead").click()
 
         expect(page.get_by_role("cell", name="http_503").first).to_be_visible()
         picture(page, "dead-letters")
-        expect(page.get_by_role("button", name="Put back 12")).to_be_visible()
-        page.locator("td code").first.wait_for()
         page.locator("a.id").first.click()
         expect(page.get_by_text("503 Service Unavailable")).to_be_visible()
         picture(page, "message")
@@ -144,8 +138,6 @@ def test_an_operator_finds_a_stuck_queue_and_mends_it(
 
         page.get_by_role("button", name="Put back").click()
         expect(page.get_by_text("completed")).to_be_visible()
-        expect(page.get_by_role("button", name="Stop the job")).to_have_count(0)
-        expect(page.locator("dl.counts")).to_contain_text("Put back12")
         assert client.stats("orders-dead").total == 0
 
         page.goto("/ui/p/default/q/orders/")

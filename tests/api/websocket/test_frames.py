@@ -19,8 +19,6 @@ from tests.api.conftest import CLIENT_ID, running
 from tests.api.sockets import SENDER, UPGRADE, Raw, request
 from tests.api.sockets import Answer as HttpAnswer
 from tests.api.websocket.talk import Talk
-from tests.conftest import StartServer
-from tests.idle_connections import opened
 from tests.server import ServerProcess
 from zaqar_lite.api.request import request_of
 from zaqar_lite.api.websocket.conversation import Conversation
@@ -321,9 +319,3 @@ def test_a_stop_says_goodbye() -> None:
         assert talk.ask("ping_node").status == 204
         assert server.terminate() == 0
         assert (talk.end() or ())[:1] == (1001,)
-
-
-@pytest.mark.anyio
-async def test_an_idle_socket_costs_25_kibibytes_at_most(server_process: StartServer) -> None:
-    async with opened(server_process("memory://"), 500, "socket") as each:
-        assert 1 < each <= 25
