@@ -124,6 +124,25 @@ async def test_a_delivery_that_is_cancelled_as_its_place_comes_gives_it_back() -
     assert not await endpoint.enter(0)
 
 
+async def test_nobody_waits_long_for_an_endpoint_of_which_nothing_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_FIRST_PATIENCE", 0.0)
+    endpoint = Endpoint()
+    for _ in range(2):
+        assert await endpoint.enter(0)
+    for _ in range(2):
+        assert not await asyncio.wait_for(endpoint.enter(60), 30)
+        endpoint.leave(None)
+        assert await endpoint.enter(0)
+    endpoint.leave(True)
+    assert await endpoint.enter(0)
+    waiting = asyncio.create_task(endpoint.enter(60))
+    await asyncio.sleep(0.01)
+    endpoint.leave(True)
+    assert await waiting
+
+
 async def test_after_five_failures_one_call_tries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SHORTEST", 0.0)
     endpoint = Endpoint()

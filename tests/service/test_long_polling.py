@@ -234,6 +234,15 @@ async def test_a_line_ends_soon_after_the_last_has_left(
     assert not cast(SqlMessageStore, house.messages)._db.watchers
 
 
+async def test_no_more_queues_stay_watched_than_requests_may_wait() -> None:
+    house = House(most=3)
+    for queue in QUEUES[:10]:
+        assert await house.wait(queue, seconds=0.001) is None
+    await turns()
+    assert len(house.waiting._lines) == 3
+    house.waiting.close()
+
+
 async def test_a_reader_is_told_whether_something_came(house: House) -> None:
     """What comes while it looks ends the next sleep at once; after nothing it need not look."""
     place = await house.join(QUEUE)
