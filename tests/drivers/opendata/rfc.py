@@ -59,14 +59,11 @@ def decode_active(data: bytes) -> Active:
 
 
 def encode_active(
-    available: Sequence[Sequence[int]],
-    in_flight: Sequence[Sequence[int]] = (),
-    extras: Mapping[int, Extra] | None = None,
+    available: Sequence[Sequence[int]], in_flight: Sequence[Sequence[int]] = ()
 ) -> bytes:
-    """Encode an active page, with extras by place."""
+    """Encode an active page."""
     rows = [(False, row) for row in available] + [(True, row) for row in in_flight]
-    encoded = {at: active.encode_extra(rows[at][1][0], one) for at, one in (extras or {}).items()}
-    return active.encode_active([(*row, encoded.get(at, b"")) for at, row in enumerate(rows)])
+    return active.encode_active([(*row, b"") for row in rows])
 
 
 def merged_pages(kind: RecordType, pages: Mapping[bytes, bytes]) -> bytes:

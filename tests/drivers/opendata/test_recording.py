@@ -26,7 +26,6 @@ from zaqar_lite.domain.ids import new_claim_id, new_message_id
 from zaqar_lite.domain.models import DeadLetter, HistoryState, Message, Move, RetryPolicy
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
-from zaqar_lite.domain.yielding import next_turn
 from zaqar_lite.storage.opendata import recorder
 from zaqar_lite.storage.opendata.engine import Batch
 from zaqar_lite.storage.opendata.format import bookkeeping, keys, records
@@ -139,15 +138,6 @@ async def test_a_queue_that_goes_and_comes_back_in_one_batch_is_there_after_a_re
     await store.restart()
     assert await store.bodies() == ["new"]
     assert some(await store.management.get_queue(QUEUE)).metadata == {"a": 1}
-
-
-async def test_a_purge_takes_all_of_a_large_post_or_nothing(store: Store) -> None:
-    posting = asyncio.create_task(store.post(*["x"] * 3_000))
-    while (queue := store.db.queue(QUEUE)) is None or not queue.total:  # one of its parts
-        await next_turn()
-    await store.messages.purge(QUEUE)
-    await posting
-    assert await store.bodies() == []
 
 
 async def test_a_drop_ends_while_others_post(store: Store) -> None:
@@ -457,16 +447,6 @@ def watching(store: Store, name: str) -> Iterator[list[float]]:
             yield steps
     finally:
         gc.enable()
-
-
-async def test_the_loop_runs_while_many_deletes_are_encoded(store: Store) -> None:
-    ids = await store.post(*["many"] * 10_000)
-    parts = [ids[start : start + 1_000] for start in range(0, len(ids), 1_000)]
-    with watching(store, "_prepare") as steps:
-        await asyncio.gather(
-            *[store.messages.delete(QUEUE, part, claim_ids=None) for part in parts]
-        )
-    assert max(steps) < sum(steps) / 3
 
 
 @pytest.mark.parametrize(("count", "size"), [(10_000, 4), (800, 60_000)])
