@@ -76,10 +76,11 @@ def store(*words: str | Path) -> int:
 
 
 def run(
-    *words: str | Path, environment: Mapping[str, str] | None = None
+    *words: str | Path, environment: Mapping[str, str] | None = None, given: bytes | None = None
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run `zaqar-lite store` in a process of its own."""
+    """Run `zaqar-lite store` in a process of its own; `given` is its standard input."""
     command = [sys.executable, "-m", "zaqar_lite.cli", "store", *map(str, words)]
+    own = os.environ | (environment or {})
     return subprocess.run(
-        command, check=False, capture_output=True, timeout=60, env=os.environ | (environment or {})
+        command, check=False, capture_output=True, timeout=60, env=own, input=given
     )

@@ -161,9 +161,15 @@ def test_there_must_be_a_store(command: str, tmp_path: Path, capsys: Capture) ->
     assert not missing.exists()
 
 
-@pytest.mark.parametrize("uri", ["redis://:pass@host", "memory://"])
-def test_other_stores_are_refused_in_one_line(uri: str, capsys: Capture) -> None:
-    assert store("check", uri) == 2
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["check", "redis://:pass@host"], ["check", "memory://"],
+        ["backup", "opendata+slatedb:///x", "target"], ["compact", "opendata+slatedb:///x"],
+    ],
+)  # fmt: skip
+def test_other_stores_are_refused_in_one_line(words: list[str], capsys: Capture) -> None:
+    assert store(*words) == 2
     error = capsys.readouterr().err
     assert "works on embedded:// stores" in error
     assert error.count("\n") == 1

@@ -75,11 +75,3 @@ def test_there_must_be_a_store(command: str, uri: str, tmp_path: Path, capsys: C
     assert store(command, uri) == 2
     assert f"There is no store at {tmp_path / 'records'}." in capsys.readouterr().err
     assert not (tmp_path / "records").exists()
-
-
-@pytest.mark.parametrize("command", ["backup", "compact"])
-def test_what_is_done_to_a_file_is_refused(command: str, uri: str, capsys: Capture) -> None:
-    assert store(command, uri, *(["target"] if command == "backup" else [])) == 2
-    error = capsys.readouterr().err
-    assert "works on embedded:// stores" in error
-    assert error.count("\n") == 1
