@@ -257,17 +257,6 @@ async def test_attempts_stay_with_a_dead_letter_and_stay_bounded_over_queues(
     assert numbers(letter.attempts) == [number for number, _ in told]
 
 
-async def test_a_message_posted_anew_has_no_attempts(queue: QueueUnderTest) -> None:
-    for forget in ("purge", "drop", "delete", "pop"):
-        (message_id,) = await queue.post("a")
-        await attempt(queue)
-        await (queue.delete(message_id) if forget == "delete" else getattr(queue, forget)())
-        (message_id,) = await queue.post("a")
-        message = await queue.get_one(message_id, details=True)
-        assert (list(message.attempts), message.claim_count, message.failure_count) == ([], 0, 0)
-        await queue.purge()
-
-
 async def test_each_copy_of_a_message_has_attempts_of_its_own(
     queue: QueueUnderTest, other: QueueUnderTest
 ) -> None:

@@ -5,7 +5,7 @@ import pytest
 from tests.contract.conftest import OpenStores
 from tests.contract.dying import CONSUMER, WAYS, Way, any_way
 from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, new, some, texts
-from zaqar_lite.domain.models import Capability, DelayMode, Refusal, RefusalReason
+from zaqar_lite.domain.models import Capability, DelayMode
 
 pytestmark = pytest.mark.anyio
 
@@ -132,21 +132,6 @@ async def test_a_delayed_message_is_not_moved_before_it_is_due_and_not_delayed_i
     assert await other.counts() == (1, 0, 0)
     assert texts(await other.listed(delayed=False)) == ["exposed"]
     assert texts((await other.claim(mode=DelayMode.HONOUR)).messages) == ["exposed"]
-
-
-async def test_a_lapsed_claim_reaches_the_letter_in_no_way(
-    queue: QueueUnderTest, other: QueueUnderTest
-) -> None:
-    (message_id,) = await queue.post("a")
-    lapsed = await queue.claim_id(ttl=MINUTE)
-    queue.advance(2 * MINUTE)
-    await queue.claim(dead_letter=other.as_dead_letter_queue(1))
-    assert not await queue.delete(message_id, claims=[lapsed])
-    await queue.release(lapsed)
-    assert await other.delete(message_id, claims=[lapsed]) == [
-        Refusal(message_id, RefusalReason.NOT_CLAIMED)
-    ]
-    assert await other.counts() == (1, 0, 0)
 
 
 async def test_a_letter_can_be_moved_once_more_by_its_new_queue(

@@ -120,18 +120,6 @@ async def test_a_header_that_is_no_group_is_a_header(queue: QueueUnderTest, text
     assert not await listed(queue, text)
 
 
-async def test_another_process_finds_the_group(queue: QueueUnderTest) -> None:
-    again = queue.at(await queue.stores.second())
-    posted = await queue.post(*(of("g", str(n)) for n in range(8)), "other")
-    await again.delete(posted[3])
-    elsewhere = again.named("elsewhere")
-    await again.move(elsewhere, posted[6])
-    left = [one for n, one in enumerate(posted[:-1]) if n not in {3, 6}]
-    assert ids(await listed(again, "g")) == left
-    assert ids(await listed(queue, "g")) == left
-    assert ids(await listed(elsewhere, "g")) == [posted[6]]
-
-
 async def test_a_group_costs_its_size(queue: QueueUnderTest) -> None:
     if queue.stores.case.name == "swift":
         pytest.skip("Swift lists the queue: 10,000 messages a request")

@@ -47,19 +47,6 @@ async def test_swifts_expirer_removes_messages_claims_and_keys(
     assert await queue.bodies() == ["stays"]
 
 
-async def test_what_has_expired_and_is_still_listed_is_passed_over(open_swift: OpenSwift) -> None:
-    queue = a_queue(await open_swift())
-    await queue.post(*"abc", ttl=MINUTE)
-    await queue.post("d")
-    queue.advance(2 * MINUTE)
-    assert await listed(queue, layout.MESSAGES) == 4
-    assert await queue.bodies() == ["d"]
-    assert await queue.counts() == (1, 0, 0)
-    assert len((await queue.claim()).messages) == 1
-    await queue.sweep()
-    assert await listed(queue, layout.MESSAGES) == 1
-
-
 async def test_a_moved_message_is_found_by_its_id_for_as_long_as_it_lives(
     open_swift: OpenSwift,
 ) -> None:
