@@ -1,6 +1,5 @@
 """Filters, priorities and copies over HTTP (RFC 0001), on a store that has the capability."""
 
-import uuid
 from pathlib import Path
 
 import pytest
@@ -51,25 +50,6 @@ async def test_a_queue_that_has_a_filter_can_be_changed_at_the_limit(
         await api.set("note", 1, "/v2/queues/b")
         await api.set("_filter", "FALSE", "/v2/queues/b")
         await api.expect(400, "PUT", "/v2/queues/c", {"_filter": "TRUE"})
-
-
-async def test_a_history_names_the_last_clients_only(api: Api) -> None:
-    await api.call("PUT", "", {"_done_retention": 60})
-    await api.post({"body": 1})
-    clients = [str(uuid.UUID(int=number)) for number in range(1, 68)]
-    for client in clients:
-        claim = await api.call("POST", "claims", Client_ID=client)
-        (message,) = claim.json()["messages"]
-        if client != clients[-1]:
-            await api.call("DELETE", claim.headers["location"])
-    await api.call("DELETE", message["href"], Client_ID=clients[-1])
-    (line,) = (await api.call("GET", "history?state=done")).json()["messages"]
-    assert line["attempts"] == 67
-    assert line["consumers"] == [client.replace("-", "") for client in clients[-65:]]
-    nines = "9" * 5_000
-    for marker in (f"{nines}-1", f"1-{nines}", "9" * 30 + "-1", "x", "-", "%D9%A1-1"):
-        answer = await api.expect(200, "GET", f"history?state=done&marker={marker}")
-        assert answer.json()["messages"] == []
 
 
 async def test_a_post_makes_no_more_copies_than_is_allowed(make_api: MakeApi) -> None:

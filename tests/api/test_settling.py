@@ -7,7 +7,6 @@ import pytest
 from tests.api.conftest import Api, claim_id_of
 
 pytestmark = pytest.mark.anyio
-FAILED = {"release_in": 0, "failed": True}
 
 
 async def one_claimed(api: Api, **metadata: Any) -> dict[str, Any]:
@@ -48,10 +47,6 @@ async def test_failures_wait_for_their_delay_or_the_queues_back_off_and_say_why(
     (again,) = await api.claim(1, "&details=true")
     delays = [(one["delay"], one["reason"]) for one in again["attempts"]]
     assert delays == [(30, "http_503"), (20, "busy")]
-    release = {"release": [{"id": message["id"], "failed": True}]}
-    settled = await api.call("POST", f"claims/{claim_id_of(again)}/settle", release)
-    assert settled.json()["results"][0]["status"] == 204
-    assert (await details(api, message))["attempts"][-1]["delay"] == 40
 
 
 async def test_an_act_is_of_one_message_of_ones_own_claim(api: Api) -> None:

@@ -140,19 +140,6 @@ async def test_another_address_is_asked_anew_and_is_free_afterwards(api: Api) ->
     assert again.json() == {"subscription_id": first}
 
 
-async def test_outlives_its_queue_and_goes_with_a_purge(api: Api) -> None:
-    await subscribe(api)
-    await api.expect(204, "DELETE", "")
-    assert len(await listed(api)) == 1
-    types = {"resource_types": ["messages"]}
-    await api.expect(204, "POST", "purge", types)
-    assert len(await listed(api)) == 1
-    for n in range(12):
-        await subscribe(api, f"{URL}/{n}")
-    await api.expect(204, "POST", "purge")
-    assert await listed(api) == []
-
-
 async def test_confirms_strictly(api: Api) -> None:
     made = await subscribe(api)
     path = f"subscriptions/{made}/confirm"

@@ -16,7 +16,7 @@ from websockets import Origin
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.api.conftest import CLIENT_ID, running
-from tests.api.sockets import SENDER, UPGRADE, Raw, request
+from tests.api.sockets import SENDER, UPGRADE, Raw
 from tests.api.sockets import Answer as HttpAnswer
 from tests.api.websocket.talk import Talk
 from tests.server import ServerProcess
@@ -241,15 +241,6 @@ def test_a_wrong_handshake_is_refused(server: ServerProcess, wrong: dict[str, st
         answer = upgrade(raw, **{"Sec-WebSocket-Extensions": "permessage-deflate"})
         assert answer.status == 101
         assert "sec-websocket-extensions" not in answer.headers
-
-
-def test_a_socket_waits_for_the_answer_that_its_connection_owes(server: ServerProcess) -> None:
-    """Its frames would stand in the middle of the answer to the request before."""
-    with Raw(server) as raw:
-        waits = request("POST", "/v2/queues/waits/claims?wait=1")
-        raw.send(waits + request("GET", "/v2/ws", headers=UPGRADE))
-        assert raw.answer().status == 204
-        assert raw.answer().status == 101
 
 
 def test_a_client_that_vanishes_is_noticed() -> None:
