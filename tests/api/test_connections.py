@@ -260,6 +260,19 @@ def test_connections_are_bounded_and_a_full_table_is_logged_once() -> None:
         assert server.log().count("max_connections") == 1
 
 
+def test_clients_that_send_no_http_do_not_fill_the_log() -> None:
+    with ServerProcess("memory://") as server:
+        for _ in range(30):
+            with Raw(server) as raw:
+                raw.send(b"\x16\x03\x01 no HTTP\r\n\r\n")
+                assert raw.answer().status == 400
+            with Raw(server) as raw:
+                raw.send(request("GET", "/livez", headers=H2C))
+                assert raw.answer().status == 200
+        assert server.log().count("Invalid HTTP request received.") == 1
+        assert server.log().count("Unsupported upgrade request.") == 1
+
+
 def test_connections_that_the_open_files_cannot_hold_are_told_of() -> None:
     limited = ["sh", "-c", 'ulimit -n 300 && exec "$@"', "sh"]
     with ServerProcess("memory://", wrapper=limited) as server:

@@ -1,12 +1,15 @@
 """Heads that are known and not parsed again: each must stand for the same request only."""
 
 import gc
+import json
 import random
 import time
 import uuid
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -16,13 +19,15 @@ from tests.api.conftest import CLIENT_ID, running
 from tests.api.sockets import Raw, parsed, request
 from tests.keystone import Keystone
 from tests.server import ServerProcess
-from zaqar_lite.api.request import Request
+from zaqar_lite.api.request import Request, Route
+from zaqar_lite.domain.identity import Access
 from zaqar_lite.main import create_app
 from zaqar_lite.server.http1 import KnownHeads
 from zaqar_lite.server.loading import load
 
 POST = "/v2/queues/q/messages"
 MESSAGE = b'{"messages": [{"body": 1}]}'
+AWS = "AWS4-HMAC-SHA256 Credential=k, SignedHeaders=host, Signature="
 
 
 def test_a_head_that_is_known_stands_for_the_same_request_only(server: ServerProcess) -> None:
@@ -76,6 +81,34 @@ TARGETS = (
         for behind in ("", "/settle", "?claim_id=" + "b" * 32, "," + "c" * 32, "#")
     ),
 )
+
+
+def test_each_id_is_that_of_its_own_message_or_claim(server: ServerProcess) -> None:
+    queue = f"/v2/queues/{uuid.uuid4().hex}"  # it looks like an id
+    with Raw(server) as raw:
+        for number in range(4):
+            sent = {"messages": [{"body": number}]}
+            assert raw.call("POST", f"{queue}/messages", json.dumps(sent).encode()).status == 201
+        claims = [raw.call("POST", f"{queue}/claims?limit=1", b"{}").json() for _ in range(4)]
+        held = [urlsplit(one["messages"][0]["href"]) for one in claims]
+        for number, (path, query) in enumerate((one.path, one.query) for one in held):
+            assert raw.call("GET", path).json()["body"] == number
+            claim_id, message_id = query.partition("=")[2], path.rpartition("/")[2]
+            (found,) = raw.call("GET", f"{queue}/messages?ids={message_id}").json()["messages"]
+            assert found["body"] == number
+            (found,) = raw.call("GET", f"{queue}/claims/{claim_id}").json()["messages"]
+            assert found["body"] == number
+            other = held[number - 1].query
+            assert raw.call("DELETE", f"{path}?{other}").status in (400, 403)
+            if number % 2:
+                assert raw.call("DELETE", f"{path}?{query}").status == 204
+            else:
+                acts = json.dumps({"delete": [message_id]}).encode()
+                answer = raw.call("POST", f"{queue}/claims/{claim_id}/settle", acts)
+                assert answer.status == 200
+            assert raw.call("GET", path).status == 404
+            left = raw.call("GET", f"{queue}/stats").json()["messages"]["total"]
+            assert left == 3 - number
 
 
 def test_a_known_head_lets_in_no_more_than_its_credential_does(tmp_path: Path) -> None:
@@ -195,6 +228,49 @@ async def test_a_head_is_found_only_if_the_parser_makes_the_same_of_it() -> None
     assert found > 1_000
 
 
+@pytest.mark.parametrize(
+    ("sent", "like", "is_found"),
+    [
+        ({"Content-Length": "27"}, {"Content-Length": "5"}, True),
+        ({"Content-Length": "27"}, {"Content-Length": "0"}, False),
+        ({"Content-Length": "27"}, {"content-length": "27"}, False),
+        ({"Content-Length": "27"}, {"Content-Length": "28"}, True),
+        ({"Idempotency-Key": "k"}, {"Idempotency-Key": "l"}, True),
+        ({"traceparent": "00-1"}, {"traceparent": "00-2"}, True),
+        ({"tracestate": "a=1", "baggage": "b=1"}, {"tracestate": "a=2", "baggage": "c=2"}, True),
+        ({"X-B3-TraceId": "1", "b3": "2"}, {"X-B3-TraceId": "3", "b3": "4"}, True),
+        ({"X-Request-ID": "1 a"}, {"X-Request-ID": "2"}, True),
+        ({"x-amz-content-sha256": "0a"}, {"x-amz-content-sha256": "0b"}, True),
+        ({"X-Amz-Date": "1", "Content-Length": "1"}, {"X-Amz-Date": "2"}, False),
+        ({"Authorization": f"{AWS}a"}, {"Authorization": f"{AWS}b"}, True),
+        ({"Authorization": f"{AWS}a"}, {"Authorization": f"{AWS[:-1]}2, Signature=a"}, False),
+        (
+            {"Authorization": f"{AWS}a, Credential=k"},
+            {"Authorization": f"{AWS}a, Credential=l"},
+            False,
+        ),
+        ({"Authorization": "Bearer a"}, {"Authorization": "Bearer b"}, False),
+    ],
+)
+def test_a_head_is_like_one_that_differs_in_its_length_date_and_ids(
+    sent: Mapping[str, str], like: Mapping[str, str], is_found: bool
+) -> None:
+    heads = KnownHeads()
+    (known,) = parsed(request("POST", POST, headers=sent), heads)
+    assert known.known is not None
+    known.known.route, known.known.most = Route("POST", POST, Access(None, None), ()), 100
+    found = heads.get(request("POST", POST, headers=like)) or heads.find_like(
+        request("POST", POST, headers=like)
+    )
+    assert (found is not None) is is_found
+    if found is not None:
+        assert (found.known or found) is known.known
+        assert found.headers == {
+            **known.headers,
+            **{name.lower().encode(): value.encode() for name, value in like.items()},
+        }
+
+
 def test_a_head_that_is_not_kept_any_more_is_freed_at_once() -> None:
     """The server's collector is thorough at half a million objects: a GB of such heads."""
     heads = KnownHeads()
@@ -210,6 +286,27 @@ def test_a_head_that_is_not_kept_any_more_is_freed_at_once() -> None:
         assert first() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize(
+    ("sent", "is_kept"),
+    [
+        (request("GET", POST), True),
+        (request("POST", POST, length=27), True),
+        (request("POST", "/v2/queues/q/claims?limit=5"), True),
+        (request("DELETE", f"{POST}/{'0' * 32}"), True),
+        (request("DELETE", f"{POST}/{'0' * 31}"), False),
+        (request("DELETE", f"{POST}?ids={'0' * 32},{'1' * 32}"), True),
+        (request("DELETE", f"{POST}?ids=0,1"), False),
+        (request("GET", f"{POST}?marker=7"), False),
+        (request("GET", POST, headers={"Connection": "close"}), False),
+        (request("POST", POST, headers={"Transfer-Encoding": "chunked"}), False),
+    ],
+)
+def test_only_a_head_that_may_come_again_is_kept(sent: bytes, is_kept: bool) -> None:
+    heads = KnownHeads()
+    parsed(sent, heads)
+    assert ((heads.get(sent) or heads.find_like(sent)) is not None) is is_kept
 
 
 def test_no_head_takes_long_to_be_looked_for() -> None:

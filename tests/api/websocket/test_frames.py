@@ -16,7 +16,7 @@ from websockets import Origin
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.api.conftest import CLIENT_ID, running
-from tests.api.sockets import SENDER, UPGRADE, Raw
+from tests.api.sockets import SENDER, UPGRADE, Raw, established
 from tests.api.sockets import Answer as HttpAnswer
 from tests.api.websocket.talk import Talk
 from tests.server import ServerProcess
@@ -310,3 +310,14 @@ def test_a_stop_says_goodbye() -> None:
         assert talk.ask("ping_node").status == 204
         assert server.terminate() == 0
         assert (talk.end() or ())[:1] == (1001,)
+
+
+def test_connections_are_bounded_together() -> None:
+    with ServerProcess("memory://", env={"ZAQAR_LITE_MAX_CONNECTIONS": "3"}) as server:
+        server.wait_for(lambda: not established(server.port))  # what asked whether it is ready
+        with Talk(server), Talk(server), Talk(server):
+            # It is refused before it asks, which a WebSocket's client may not expect.
+            with socket.create_connection(("127.0.0.1", server.port), 30) as fourth:
+                with contextlib.suppress(OSError):
+                    fourth.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                assert fourth.recv(12) == b"HTTP/1.1 503"
