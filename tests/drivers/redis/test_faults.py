@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import socket
-import subprocess
 import threading
 import time
 from functools import partial
@@ -462,33 +461,6 @@ async def test_a_unix_socket_will_do(open_queue: Open, tmp_path: Path) -> None:
         queue = await open_queue(f"unix://{path}")
         await queue.post("a")
         assert await queue.bodies() == ["a"]
-
-
-async def test_tls_is_checked(open_queue: Open, tmp_path: Path) -> None:
-    openssl = services.process.find_program("openssl", "openssl")
-    await asyncio.to_thread(
-        subprocess.run,
-        [
-            *(openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"),
-            *("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"),
-            *("-keyout", str(tmp_path / "key.pem"), "-out", str(tmp_path / "cert.pem")),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    port = services.process.free_port()
-    options = (
-        *("--tls-port", str(port), "--tls-auth-clients", "no"),
-        *("--tls-cert-file", str(tmp_path / "cert.pem")),
-        *("--tls-key-file", str(tmp_path / "key.pem")),
-    )
-    with services.start_redis(options=options):
-        uri = f"rediss://localhost:{port}"
-        queue = await open_queue(f"{uri}?ssl_ca_certs={tmp_path / 'cert.pem'}")
-        await queue.post("a")
-        assert await queue.bodies() == ["a"]
-        with pytest.raises(Unavailable, match="certificate"):
-            await open_queue(uri)
 
 
 async def test_nobody_there_is_unavailable(open_queue: Open) -> None:
