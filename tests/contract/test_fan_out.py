@@ -125,20 +125,6 @@ async def test_letters_and_copies_of_one_message_that_meet_in_one_queue_are_two(
     assert await third.held(last) == ["a"]
 
 
-async def test_a_copy_takes_the_place_of_what_has_expired(
-    open_stores: OpenStores, project: str
-) -> None:
-    """Also the last place, and where nothing has swept since."""
-    stores = await open_stores(max_messages=2)
-    queue, other = (QueueUnderTest(stores, QueueRef(project, name)) for name in "qr")
-    await other.post(new("stays"), new("goes", ttl=5 * MINUTE))
-    with pytest.raises(LimitReached):
-        await queue.post(new("refused", copies=(to(other),)))
-    queue.advance(6 * MINUTE)
-    await queue.post(new("comes", copies=(to(other),)))
-    assert texts(await other.listed()) == ["stays", "comes"]
-
-
 async def test_copies_take_the_places_of_what_has_expired_however_much_it_is(
     open_stores: OpenStores, project: str
 ) -> None:

@@ -155,24 +155,6 @@ async def test_of_racing_writers_one_wins(stores: Stores, kind: str) -> None:
         expected = winner.version
 
 
-async def test_no_change_is_lost_by_who_tries_again(stores: Stores, kind: str) -> None:
-    async def add(peer: Stores) -> None:
-        for _ in range(3):
-            while True:
-                record = await get(peer, kind, "p", "n")
-                count, version = (0, 0) if record is None else (int(record.value), record.version)
-                try:
-                    await put(peer, kind, "p", "n", count + 1, expected=version)
-                    break
-                except RecordChanged:
-                    continue
-
-    peers = await stores.peers(3)
-    await asyncio.gather(*map(add, peers))
-    record = await get(stores, kind, "p", "n")
-    assert some(record).value == b"9"
-
-
 async def test_of_racing_deletions_one_finds_the_record(stores: Stores, kind: str) -> None:
     peers = await stores.peers(3)
     record = await put(stores, kind, "p", "n")

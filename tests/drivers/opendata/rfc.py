@@ -4,7 +4,7 @@ code does only the other half."""
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from zaqar_lite.storage.opendata.format import MAX_U64, CodecError, active, take, utf8
+from zaqar_lite.storage.opendata.format import active, utf8
 from zaqar_lite.storage.opendata.format.active import NO_EXTRA, Extra, read_active
 from zaqar_lite.storage.opendata.format.bookkeeping import CONFIG
 from zaqar_lite.storage.opendata.format.keys import RecordType
@@ -90,23 +90,6 @@ def read_config(data: bytes) -> Config:
     """Read a queue's configuration with its filter."""
     filter_, attempts, retention_s, extensions = CONFIG.decode(data)
     return Config(filter_, attempts, retention_s, extensions or [])
-
-
-def read_var_u64(data: bytes, offset: int = 0) -> tuple[int, int]:
-    """Read a var_u64; answer the number and the offset after it.
-
-    Raises CodecError: cut short, or a length above 8.
-    """
-    if offset >= len(data):
-        raise CodecError("var_u64 is missing")
-    follow = data[offset] >> 4
-    if follow > 8:
-        raise CodecError(f"var_u64 with the length code {follow}, above 8")
-    raw, end = take(data, offset, follow + 1)
-    value = int.from_bytes(raw, "big") & ((1 << (4 + 8 * follow)) - 1)
-    if value > MAX_U64:
-        raise CodecError("var_u64 above 64 bits")
-    return value, end
 
 
 def encode_config(config: Config) -> bytes:
