@@ -144,15 +144,6 @@ async def test_slow_jobs_of_a_project_leave_places_for_others(api: Api) -> None:
     assert (job["state"], job["done"]) == ("completed", 100)
 
 
-async def test_a_limit_and_a_rate_count_what_is_meant(api: Api) -> None:
-    await let_die(api, *({"kind": n % 2, "n": n} for n in range(15)))
-    choice = {"body": {"path": "kind", "equals": 1}}
-    document = {"filter": choice, "limit": 3, "max_per_second": 2}
-    job = await run(api, f"{LETTERS}/redrives", document)
-    assert (job["state"], job["selected"], job["done"]) == ("completed", 3, 3)
-    assert [body["n"] for body in await api.bodies()] == [1, 3, 5]
-
-
 @pytest.mark.parametrize("under_way", [0, 1])
 async def test_a_job_that_can_never_go_on_fails(under_way: int) -> None:
     """What it looks at makes an error of ours, also where a process that ended had begun a step."""
@@ -202,19 +193,6 @@ async def delayed(api: Api, *groups: str | None) -> list[str]:
         for n, group in enumerate(groups)
     ]
     return await api.post(*messages)
-
-
-async def test_what_is_delayed_is_cancelled_by_its_group(api: Api) -> None:
-    await delayed(api, "c-7", None, "c-7", "c-8")
-    counted = await run(api, "delayed/cancel", {"filter": {"group": "c-7"}, "dry_run": True})
-    assert (counted["selected"], counted["done"]) == (2, 0)
-    job = await run(api, "delayed/cancel", {"filter": {"group": "c-7"}})
-    assert (job["selected"], job["done"], job["examined"], job["total"]) == (2, 2, 2, 2)
-    assert await api.bodies() == [1, 3]
-    (one, other) = (
-        await api.call("GET", "messages?echo=true&details=true&include_delayed=true")
-    ).json()["messages"]
-    assert (one["group"], other["group"], other["headers"]) == (None, "c-8", None)
 
 
 async def test_what_is_delayed_is_fired_in_order(api: Api) -> None:

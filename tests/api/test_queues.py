@@ -8,6 +8,9 @@ import pytest
 
 from tests.api.conftest import PATCH, Api, MakeApi
 from tests.contract.pausing import pause_before
+from tests.services import RedisServer
+from zaqar_lite.domain.models import QueueRecord, QueueRef
+from zaqar_lite.storage.redis.management import RedisManagementStore
 from zaqar_lite.storage.sql.records import SqlManagementStore
 
 pytestmark = pytest.mark.anyio
@@ -206,3 +209,35 @@ async def test_warns_of_a_limit_without_a_place_for_dead_letters(api: Api, limit
     removed = await patch(api, {"op": "remove", "path": place})
     told = [one.headers.get("Zaqar-Lite-Warning") for one in (made, again, added, removed)]
     assert told == [warning, None, None, warning]
+
+
+@pytest.mark.parametrize(("is_apart", "most"), [(False, 0), (True, 1)])
+async def test_a_request_reads_its_queues_record_once_at_most(
+    make_api: MakeApi,
+    redis_server: RedisServer,
+    monkeypatch: pytest.MonkeyPatch,
+    is_apart: bool,
+    most: int,
+) -> None:
+    """It is kept by its version, unless the records are in a store of their own."""
+    asked, read = list[str](), RedisManagementStore.get_queue
+
+    async def count(store: RedisManagementStore, ref: QueueRef) -> QueueRecord | None:
+        asked.append(ref.name)
+        return await read(store, ref)
+
+    monkeypatch.setattr(RedisManagementStore, "get_queue", count)
+    apart = {"store": "memory://", "management_store": redis_server.url}
+    async with make_api(**(apart if is_apart else {"store": redis_server.url})) as api:
+        for asks, reads in (
+            ("POST messages", 1),  # which makes the queue
+            ("POST messages", 1),
+            ("GET messages", most),
+            ("POST claims", most),
+            ("DELETE messages?pop=1", most),
+        ):
+            asked.clear()
+            post = {"messages": [{"body": 1}] * 30} if asks == "POST messages" else None
+            method, _, path = asks.partition(" ")
+            assert (await api.call(method, path, post)).is_success
+            assert asked.count(api.queue) <= reads, asks
