@@ -156,3 +156,14 @@ def test_one_version_stands_everywhere() -> None:
         r"image: zaqar-lite/(?!swift-node)[a-z]+:(\S+)", (ROOT / "docker-compose.yml").read_text()
     )
     assert set(images) == {version}
+
+
+def test_only_what_uvicorn_documents_is_used_of_it() -> None:
+    """Its private classes may change with any release."""
+    found = [
+        line
+        for module in modules("zaqar_lite")
+        for line in module.read_text(encoding="utf-8").splitlines()
+        if re.match(r"\s*(from|import) uvicorn", line)
+    ]
+    assert found == ["import uvicorn"]
