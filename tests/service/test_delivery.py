@@ -14,7 +14,7 @@ from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.service.delivery import attempt as module
 from zaqar_lite.service.delivery import outbox
-from zaqar_lite.service.delivery.attempt import Endpoint, Notification, endpoint_of
+from zaqar_lite.service.delivery.attempt import Endpoint, Notification
 from zaqar_lite.service.delivery.inspection import AttemptLog
 from zaqar_lite.service.delivery.internal_targets import ConnectedSubscribers, process_queue
 from zaqar_lite.service.delivery.outbox import QueueWorker
@@ -155,13 +155,6 @@ async def test_after_five_failures_one_call_tries(monkeypatch: pytest.MonkeyPatc
     assert not await endpoint.enter(0)
     endpoint.leave(True)
     assert all([await endpoint.enter(0), await endpoint.enter(0)])
-
-
-def test_a_host_and_a_queue_are_one_endpoint_each() -> None:
-    assert endpoint_of("p", "https://a.example/1") == endpoint_of("p", "https://A.example/2")
-    assert endpoint_of("p", "https://a.example/1") != endpoint_of("q", "https://a.example/1")
-    assert endpoint_of("p", "queue:full") == endpoint_of("p", "queue:full")
-    assert endpoint_of("p", "queue:full") != endpoint_of("p", "queue:other")
 
 
 INTERNAL = QueueRef("p", "~internal")

@@ -326,28 +326,6 @@ async def test_keyed_posts_are_known_across_the_move(pools: Pools) -> None:
     assert await pools.placements.holds("old") is None
 
 
-async def test_a_part_of_a_keyed_post_is_known_by_its_own_keys(pools: Pools) -> None:
-    ((first, _),) = await pools.post_keyed("1")
-    half = OPTIONS.idempotency_window_ms // 2
-    pools.clock.advance(half)
-    async with draining(pools):
-        await until_place(pools, Place("new", keys_in="old"))
-        known, (new, _) = await pools.post_keyed("1", "2", whole="all")
-        assert known == (first, True)
-        assert await pools.post_keyed("1", "2", whole="all") == [(first, True), (new, True)]
-        mixed = [
-            NewMessage(b"1", 3_600_000, 0, identify(QUEUE, "1", (b"1",))),
-            NewMessage(b"3", 3_600_000),
-        ]
-        whole = identify(QUEUE, "mixed", (b"1", b"3"))
-        with pytest.raises(Unavailable):
-            await pools.messages.post(QUEUE, mixed, client_id=CLIENT, batch_key=whole, version=None)
-        pools.clock.advance(half)
-        await until_over(pools)
-    again, last = await pools.post_keyed("1", "2", whole="all")
-    assert (again[1], last) == (False, (new, True))
-
-
 @pytest.mark.parametrize("other", ["pool", "own"])
 async def test_a_pool_that_is_the_same_store_by_another_name_gets_nothing(
     pools: Pools, other: str
@@ -361,23 +339,6 @@ async def test_a_pool_that_is_the_same_store_by_another_name_gets_nothing(
     async with draining(pools):
         await until_problem(pools, "No other store")
         assert await pools.consume() == posted
-
-
-async def test_a_queue_that_no_other_pool_fits_holds_up_no_other(pools: Pools) -> None:
-    await pools.registry.put_pool(Pool("old", "memory://old", 1))
-    await pools.registry.put_flavor("p", "alone", ["old"])
-    first = QueueRef("p", "a-first")
-    await pools.placements.decide(first, {"_flavor": "alone"})
-    await pools.management.create_queue(first, {"_flavor": "alone"}, max_queues=9)
-    await pools.registry.put_pool(Pool("newer", "memory://newer", 1, "alone"))
-    await pools.registry.put_pool(Pool("old", "memory://old", 0, "alone"))
-    await pools.registry.put_pool(Pool("newer", "memory://newer", 0, "alone"))
-    posted = await pools.post(1)
-    async with draining(pools):
-        await until_place(pools, Place("new"))
-        await until_problem(pools, "takes new queues")
-        assert await pools.listed() == posted
-        assert (await pools.placements.entry(first)).place == Place("old")
 
 
 async def test_a_pool_that_is_away_holds_up_only_what_goes_there(

@@ -149,35 +149,6 @@ async def test_a_project_runs_so_many_jobs() -> None:
     await jobs.begin(QueueRef("p", "letters"), JobAct.REDRIVE, ORDER)
 
 
-def test_a_job_is_alone_while_nobody_asks_for_several_messages_a_second() -> None:
-    asked, now = 0, 0.0
-    runner = JobRunner(Composed().jobs(), Clock(), lambda: asked, lambda: now)
-    assert runner.is_alone()
-    asked, now = 4, 0.9
-    assert runner.is_alone(), "a few requests in a second are nobody in a hurry"
-    asked, now = 8, 1.0
-    assert not runner.is_alone()
-    now = 2.9
-    assert not runner.is_alone()
-    now = 3.1
-    assert runner.is_alone()
-
-
-async def test_a_job_learns_of_requests_to_other_processes(redis_server: RedisServer) -> None:
-    clock = Clock()
-    stores = create_stores(redis_server.url, clock=clock, options=StoreOptions())
-    async with stores[1], stores[0]:
-        jobs = Composed(clock, stores).jobs()
-        await jobs.begin(QueueRef(f"p-{uuid4().hex}", "letters"), JobAct.REDRIVE, ORDER)
-        runner, asked = JobRunner(jobs, clock, lambda: 0), 0
-        busy = JobRunner(jobs, clock, lambda: asked)
-        asked = 5
-        await busy._begin_all()
-        await runner._begin_all()
-        assert not runner.is_alone()
-        await asyncio.gather(runner.stop(), busy.stop())
-
-
 @pytest.mark.parametrize(
     ("alone", "longest", "sizes"),
     [

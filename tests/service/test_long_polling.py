@@ -175,25 +175,6 @@ async def test_who_is_woken_and_can_not_ask_leaves_the_message_to_the_next(house
     assert await asyncio.wait_for(second, 5) == posted
 
 
-async def test_that_there_may_be_more_is_passed_on_by_who_asks_for_another_reason(
-    house: House,
-) -> None:
-    """A hint that counts messages wakes as many; one that does not must go from hand to hand."""
-    announce_nothing(house)
-    first = await house.join(QUEUE, reads=False)
-    sleeping = asyncio.create_task(first.sleep(600))
-    await turns()
-    first.line.announced(1)
-    assert await asyncio.wait_for(sleeping, 5)
-    first.ask()
-    first.line.wake(1)  # by one who has found something
-    others = [asyncio.create_task(house.wait(QUEUE)) for _ in range(2)]
-    await turns()
-    posted = await house.post(QUEUE, 2)
-    await first.leave()
-    assert sorted(await asyncio.wait_for(asyncio.gather(*others), 5), key=str) == posted
-
-
 async def test_who_is_woken_and_goes_wakes_the_next(house: House) -> None:
     first = await house.join(QUEUE, reads=False)
     sleeping = asyncio.create_task(first.sleep(600))

@@ -10,7 +10,6 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import (
     ConfigurationError,
     Forbidden,
-    LimitReached,
     RecordChanged,
     Unavailable,
 )
@@ -18,7 +17,7 @@ from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import Capability, QueueRef, StoreOptions
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.pooling import placement as module
-from zaqar_lite.service.pooling.placement import LEFT_MS, MOVED_MS, PLACE, Place, Placements
+from zaqar_lite.service.pooling.placement import LEFT_MS, MOVED_MS, Place, Placements
 from zaqar_lite.service.pooling.pools import Pool, PoolRegistry, StoreKind
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.storage.management import ManagementStore
@@ -62,17 +61,6 @@ async def test_an_entry_is_kept_for_a_while_after_its_queue(is_made: bool) -> No
     assert (await placements.entry(queue)).place == (Place("pool") if is_made else Place())
 
 
-async def test_queues_that_are_too_many_leave_no_entries() -> None:
-    clock = Clock()
-    management, _, placements, queues = of_one_queue(clock)
-    await queues.create(QueueRef("p", "one"), {})
-    with pytest.raises(LimitReached):
-        await queues.create(QueueRef("p", "two"), {})
-    clock.advance(LEFT_MS)
-    await placements.tidy()
-    assert [one.name for one in await management.list_records(PLACE, limit=9)] == ["one"]
-
-
 async def test_a_queue_that_could_not_be_made_leaves_its_pool_when_it_is_deleted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -114,25 +102,6 @@ async def test_a_pool_that_can_not_be_made_can_do_nothing_and_hinders_nothing() 
     await registry.put_pool(Pool("beside", "memory://beside", 1, "fast"))
     await registry.change_pool("lacks", {"uri": "memory://again"})
     assert await registry.missing("lacks", {"_priority": "1"}) is None
-
-
-@pytest.mark.parametrize("is_deleted", [False, True], ids=["never", "deleted"])
-async def test_what_others_make_is_found_in_its_pool_at_once(is_deleted: bool) -> None:
-    """Also by a process that has just looked for a queue that was not there."""
-    clock, queue = Clock(), QueueRef("p", "q")
-    management, placements = catalogue(clock)
-    other = Placements(management, placements._registry, clock)
-    await placements._registry.put_pool(Pool("a", "memory://a", 1))
-    if is_deleted:
-        await placements.decide(queue, {})
-        await placements.leave(queue)
-        clock.advance(LEFT_MS)
-    assert (await other.place(queue)).pool == ("a" if is_deleted else None)
-    await placements.tidy()
-    await placements._registry.put_pool(Pool("a", "memory://a", 0))
-    await placements._registry.put_pool(Pool("b", "memory://b", 1))
-    await placements.decide(queue, {})
-    assert (await other.place(queue)).pool == "b"
 
 
 @pytest.mark.parametrize("pool", [None, "a"])

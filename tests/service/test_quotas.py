@@ -14,7 +14,7 @@ from zaqar_lite.domain.models import ClaimRequest, DelayMode, QueueRef, Spent, S
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.quotas import UNLIMITED, Quota
 from zaqar_lite.service.quotas import quotas as module
-from zaqar_lite.service.quotas.quota_usage import COUNT_AGAIN, COUNT_EVERY, MessageQuota
+from zaqar_lite.service.quotas.quota_usage import COUNT_AGAIN, MessageQuota
 from zaqar_lite.service.quotas.quotas import Quotas
 from zaqar_lite.service.quotas.rate_limits import (
     MANAGE,
@@ -110,17 +110,6 @@ async def test_room_that_was_made_is_seen_by_the_next_count(took: float, rest: f
         await it.post(it.one, 1)
 
 
-async def test_what_another_process_took_is_seen_by_the_next_count() -> None:
-    it = await house(Quota(messages=4))
-    await it.post(it.one, 1)
-    await it.post(it.other, 1, 1)
-    await it.post(it.one, 1, 1)  # five: by what the other took the quota is exceeded
-    it.time.now += 2 * COUNT_EVERY
-    with pytest.raises(QuotaReached):
-        await it.post(it.other, 1)
-    assert await it.other.usage("p") == (5, 5)
-
-
 @pytest.mark.parametrize("order", ["in turns", "one after the other", "at random"])
 @pytest.mark.parametrize(
     ("quota", "most"),
@@ -146,35 +135,6 @@ async def test_two_processes_exceed_a_quota_by_an_eighth_of_it_at_most(
             posting.remove(process)
     stored = (await it.messages.stats(QUEUE)).total
     assert (quota.messages or 0) + (quota.bytes or 0) <= stored * size <= most
-
-
-async def test_a_count_that_grows_old_is_made_anew_beside_a_post() -> None:
-    it = await house(Quota(messages=4))
-    await it.post(it.one, 1)
-    await it.post(it.other, 1, 1, 1)
-    it.time.now += COUNT_EVERY
-    await it.post(it.one)
-    count = it.one._tallies["p"].count
-    assert count is not None
-    await count
-    with pytest.raises(QuotaReached):
-        await it.post(it.one, 1)
-
-
-@pytest.mark.parametrize(("shared", "counts"), [(True, [1, 1, 2, 2]), (False, [1, 1, 1, 1])])
-@pytest.mark.parametrize("quota", [Quota(messages=48), Quota(bytes=48)])
-async def test_a_process_among_others_counts_again_for_each_eighth_of_the_room(
-    shared: bool, counts: Sequence[int], quota: Quota
-) -> None:
-    it = await house(quota, shared=shared)
-    await it.post(it.other, *[1] * 8)
-    counted = Counted(it.messages, it.time)
-    it.one.messages = cast(MessageStore, counted)
-    made = []
-    for post in ((1,), (1,) * 4, (1,), (1,) * 3):  # 5 of 40; then 4 of 35 are left
-        await it.post(it.one, *post)
-        made.append(counted.counts)
-    assert made == counts
 
 
 async def test_a_slow_count_is_made_rarely_and_all_the_room_that_it_found_is_used() -> None:

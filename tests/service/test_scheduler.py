@@ -252,32 +252,6 @@ async def test_queues_that_take_nothing_hold_up_no_other(
     assert len(await place.posted()) == 1
 
 
-async def test_a_full_queue_is_tried_seldom_and_is_posted_to_when_it_has_room(
-    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    await place.put(every="1h")
-    original, is_full, tries = place.messages.post, True, 0
-
-    async def post(queue: QueueRef, *args: Any, **more: Any) -> Any:
-        nonlocal tries
-        tries += 1
-        if is_full:
-            raise LimitReached("The queue is full.")
-        return await original(queue, *args, **more)
-
-    monkeypatch.setattr(place.messages, "post", post)
-    place.clock.advance(HOUR)
-    for _ in range(120):
-        await place.schedulers[0].step()
-        place.clock.advance(1_000)
-    assert tries == 8
-    assert len(caplog.records) == tries
-    is_full = False
-    place.clock.advance(15_000)
-    await place.schedulers[0].step()
-    assert len(await place.posted()) == 1
-
-
 async def test_what_is_caught_up_with_may_be_more_than_one_post_takes(place: Place) -> None:
     await place.put(every="5m", missed="all", catch_up="2h", body="x" * 20_000)
     place.move_to(2, 4)
@@ -372,13 +346,6 @@ async def test_a_day_of_minutes_is_caught_up_with_in_small_steps() -> None:
     rounds, passed = await rounds_beside(schedule.pass_due(3 * DAY))
     assert rounds > 100
     assert (passed, schedule.missed) == ([3 * DAY - MINUTE, 3 * DAY], 3 * 1_440 - 2)
-
-
-async def test_minutes_missed_more_than_a_week_ago_count_as_one() -> None:
-    schedule = Schedule("s", plan(cron="* * * * *", missed="skip"), created_at=0)
-    schedule.set_next(0)
-    assert await schedule.pass_due(100 * DAY) == [100 * DAY]
-    assert schedule.missed == 7 * 1_440
 
 
 async def test_jitter_longer_than_the_interval_loses_no_instant() -> None:

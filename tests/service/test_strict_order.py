@@ -1,6 +1,5 @@
 """Ordered subscriptions, where the clocks of processes differ."""
 
-import json
 from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import cast
@@ -23,7 +22,7 @@ from zaqar_lite.domain.models import (
 from zaqar_lite.domain.posts import Copy, NewMessage
 from zaqar_lite.domain.subscriptions import Subscription, SubscriptionDraft
 from zaqar_lite.service.delivery.attempt import Answer, DeliverySender, Notification, Transport
-from zaqar_lite.service.delivery.deliveries import KIND, Deliver, Deliveries, Look, StrictOrder
+from zaqar_lite.service.delivery.deliveries import Deliver, Deliveries, Look, StrictOrder
 from zaqar_lite.service.delivery.inspection import AttemptLog
 from zaqar_lite.service.delivery.outbox import (
     Delivery,
@@ -191,27 +190,6 @@ async def test_work_that_the_store_ends_holds_no_queue(monkeypatch: pytest.Monke
             await order.work(QUEUE, made)
     assert await order.work(QUEUE, made) is None
     assert delivered == ["a", "a"]
-
-
-async def test_a_turn_that_comes_too_early_by_this_clock_is_taken_again() -> None:
-    """It was posted by a process whose clock is ahead; its key must not stop the next one."""
-    store_clock, clock = Clock(), Clock()
-    messages, management = create("memory://", clock=store_clock, options=StoreOptions())
-    process = Process(clock, (messages, management))
-    deliveries = process.deliver({})
-    made = await process.subscribe()
-    name = (await process.subscriptions.get(QUEUE, made)).name
-    held = {"until": clock.now_ms() + 5_000}  # by an earlier version
-    await management.put_record(KIND, QUEUE.project, name, json.dumps(held).encode(), expected=0)
-    await deliveries._work_on_ordered(QUEUE, made)
-    lane = retry_queue(QUEUE.project)
-    for advanced in (5_000, 5_100):
-        store_clock.advance(advanced)
-        request = ClaimRequest(1, None, DelayMode.HONOUR, 60_000, client_id="worker")
-        (turn,) = (await messages.claim(lane, request)).messages
-        await deliveries._deliver_again(turn)
-        await messages.delete(lane, [turn.id], claim_ids=None)
-    assert (await messages.stats(lane)).total == 1
 
 
 async def test_delayed_messages_keep_their_order_though_clocks_differ() -> None:
