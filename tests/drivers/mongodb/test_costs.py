@@ -9,6 +9,7 @@ from tests.contract.stores import Stores
 from tests.contract.subject import (
     MINUTE,
     QueueUnderTest,
+    fail,
     ids,
     new,
     texts,
@@ -184,6 +185,29 @@ async def test_a_look_at_a_hundred_watched_queues_takes_two_commands(
     commands.clear()
     await news.look_again()
     assert [name_of(command) for command in commands.take()] == ["aggregate"] * 2
+
+
+async def test_who_asks_for_no_attempts_reads_none(
+    queue: QueueUnderTest, commands: Commands, mongodb: MongoServer, database_name: str
+) -> None:
+    """Every read of a page, a message, a claim and the counts leaves them in the server."""
+    (message_id,) = await queue.post("a")
+    claim_id = await queue.claim_id()
+    await queue.settle(claim_id, fail(message_id, detail="x" * 2_000))
+    commands.clear()
+    await queue.page()
+    await queue.get(message_id)
+    await queue.stats()
+    claim_id = await queue.claim_id()
+    await queue.get_claim(claim_id)
+    await queue.delete(message_id, claims=[claim_id])
+    reads = [command for command in commands.take() if name_of(command) in ("find", "aggregate")]
+    await queue.post("b")
+    await queue.settle(await queue.claim_id(), fail((await queue.listed())[0].id))
+    with database_of(mongodb.url, database_name) as database:
+        for read in reads:
+            answer = database.command({k: v for k, v in read.items() if k != "lsid"})
+            assert all("a" not in document for document in answer["cursor"]["firstBatch"]), read
 
 
 async def exercise(stores: Stores, queue: QueueUnderTest, other: QueueUnderTest) -> None:

@@ -155,6 +155,14 @@ def limits(proxy: FaultyProxy) -> list[int]:
     return [int(query["limit"][0]) for query in found if "limit" in query]
 
 
+async def test_pages_grow_by_four(queue: QueueUnderTest, proxy: FaultyProxy) -> None:
+    await queue.post(*map(str, range(90)), delay=30 * MINUTE)
+    await queue.post("ready")
+    limits(proxy)
+    assert texts((await queue.claim(1, mode=DelayMode.HONOUR)).messages) == ["ready"]
+    assert limits(proxy) == [21, 84]
+
+
 async def test_a_claim_goes_on_where_the_last_one_ended(
     queue: QueueUnderTest, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
