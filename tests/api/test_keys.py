@@ -10,9 +10,11 @@ import httpx
 import pytest
 
 from tests.api.conftest import UNAUTHORIZED, Api, MakeApi
+from zaqar_lite.domain.errors import TooMany, Unauthenticated
 from zaqar_lite.service.identity import authentication as identity
 
 pytestmark = pytest.mark.anyio
+BEARER = identity.Place.BEARER
 DENIED = {
     "title": "Not authorized",
     "description": "You are not authorized to complete this action.",
@@ -272,6 +274,21 @@ async def test_an_address_that_fails_too_often_waits_and_good_keys_do_not(
         await doors.expect(200, good, "GET", "/v2/queues")
         api.advance(60)  # what is believed of it is out of date; it is looked at all the same
         await doors.expect(200, good, "GET", "/v2/queues")
+
+
+async def test_all_addresses_together_fail_ten_times_as_often_as_one(make_api: MakeApi) -> None:
+    async with make_api(auth="keys", max_failed_logins=20) as api:
+        app: Any = api.http._transport.app  # type: ignore[attr-defined]
+        known, good = app.authentication.identity, identity.Credential(BEARER, api.operator)
+        await known.identify(good, "192.0.2.1")
+        for number in range(100):
+            assert known.refuses("198.51.100.1", identity.Credential(BEARER, "zq_new")) is None
+            wrong = f"zq_{number:016x}_{'0' * 48}" if number % 2 else "zq_no_key"
+            with pytest.raises(Unauthenticated):
+                await known.identify(identity.Credential(BEARER, wrong), f"192.0.2.{number + 2}")
+        refused = known.refuses("198.51.100.1", identity.Credential(BEARER, "zq_new"))
+        assert isinstance(refused, TooMany)
+        assert known.refuses("198.51.100.1", good) is None
 
 
 async def test_who_is_refused_too_often_is_told_so_late_and_good_keys_are_not(
