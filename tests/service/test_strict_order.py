@@ -1,8 +1,9 @@
 """Ordered subscriptions, where the clocks of processes differ."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Coroutine, Mapping
 from contextlib import nullcontext
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -21,11 +22,14 @@ from zaqar_lite.domain.models import (
 )
 from zaqar_lite.domain.posts import Copy, NewMessage
 from zaqar_lite.domain.subscriptions import Subscription, SubscriptionDraft
+from zaqar_lite.domain.topics import topic_ref
 from zaqar_lite.service.delivery.attempt import Answer, DeliverySender, Notification, Transport
 from zaqar_lite.service.delivery.deliveries import Deliver, Deliveries, Look, StrictOrder
 from zaqar_lite.service.delivery.inspection import AttemptLog
+from zaqar_lite.service.delivery.internal_targets import QueueTarget
 from zaqar_lite.service.delivery.outbox import (
     Delivery,
+    Forwarded,
     OutboxMessage,
     decode_delivery,
     encode,
@@ -246,6 +250,16 @@ class Recorder(Transport):
         self.ids.append(notification.headers.get("webhook-id", ""))
         return Answer(status=self._status)
 
+    async def most_at_once(self, delivering: Coroutine[Any, Any, None]) -> int:
+        """Deliver, and answer how many were sent between two rounds of the event loop at most."""
+        task = asyncio.create_task(delivering)
+        most = sent = 0
+        while not task.done():
+            await asyncio.sleep(0)
+            most, sent = max(most, len(self.sent) - sent), len(self.sent)
+        await task
+        return most
+
 
 async def test_a_turn_that_fails_repeats_no_delivery_to_others() -> None:
     clock = still()
@@ -317,3 +331,44 @@ async def test_what_ends_is_sent_nothing_more(ending: str) -> None:
     await process.deliver({"http": receiver})._work_on_ordered(QUEUE, made)
     assert len(receiver.sent) == 1
     assert (await process.store.stats(own)).total == 0
+
+
+@pytest.mark.parametrize("status", [204, 500])
+async def test_a_large_message_is_sent_to_many_in_steps(status: int) -> None:
+    process, recorder = Process(), Recorder(status)
+    messages, clock = process.store, process.clock
+    deliveries = process.deliver({"http": recorder})
+    for number in range(20):
+        await process.subscribe(f"r{number}.example", ordered=False)
+    now = clock.now_ms()
+    body = msgspec.Raw(b'"%s"' % (b"x" * 200_000))
+    note = OutboxMessage("a" * 32, "p", "orders", now, now + 600_000, 600, body)
+    message = await process.note(note)
+    most_at_once = await recorder.most_at_once(deliveries._deliver_new(message))
+    assert (len(recorder.sent), most_at_once) == (20, 1)
+    again = await messages.stats(retry_queue(QUEUE.project))
+    assert again.total == (20 if status == 500 else 0)
+
+
+async def test_a_topics_message_goes_to_its_queues_in_steps() -> None:
+    process = Process()
+    clock = process.clock
+    target = QueueTarget(process.messages, clock)
+
+    class Posting(Recorder):
+        async def send(self, notification: Notification) -> Answer:
+            answer = await target.send(notification)
+            await super().send(notification)
+            return answer
+
+    recorder = Posting()
+    deliveries, topic = process.deliver({"queue": recorder}), topic_ref("p", "t")
+    for number in range(50):
+        await process.subscriptions.create(topic, SubscriptionDraft(f"queue:q{number}"))
+    now = clock.now_ms()
+    note = OutboxMessage(
+        "", "p", topic.name, now, now + 60_000, 60, msgspec.Raw(b"1"), sent=Forwarded("c")
+    )
+    message = await process.note(note)
+    most_at_once = await recorder.most_at_once(deliveries._deliver_new(message))
+    assert (len(recorder.sent), most_at_once) == (50, 1)
