@@ -131,22 +131,15 @@ async def read(api: Api, path: str, count: int, project: str) -> list[dict[str, 
     return [message["body"] for message in found["messages"]]
 
 
-@pytest.mark.parametrize(("where", "project"), [("queue:log", "audit"), ("queue:p/log", "p")])
-async def test_a_queue_holds_the_trail(make_api: MakeApi, where: str, project: str) -> None:
-    async with make_api(audit=where) as api:
-        for name in ("a", "b", "c"):
-            await api.call("PUT", f"/v2/queues/{name}")
-        found = await read(api, "/v2/queues/log/messages", 3, project)
-    assert [told(event)[:3] for event in found] == [("create", "queue", name) for name in "abc"]
-
-
 async def test_what_still_waits_at_a_stop_is_stored(make_api: MakeApi, tmp_path: Path) -> None:
-    settings = {"store": f"embedded:{tmp_path}/data", "audit": "queue:log"}
-    async with make_api(**settings) as api:
-        for number in range(5):
-            await api.call("PUT", f"/v2/queues/q{number}")
-    async with make_api(**settings) as api:
-        assert len(await read(api, "/v2/queues/log/messages", 5, "audit")) == 5
+    for where, project in (("queue:log", "audit"), ("queue:p/log", "p")):
+        settings = {"store": f"embedded:{tmp_path}/{project}", "audit": where}
+        async with make_api(**settings) as api:
+            for name in "abcde":
+                await api.call("PUT", f"/v2/queues/{name}")
+        async with make_api(**settings) as api:
+            found = await read(api, "/v2/queues/log/messages", 5, project)
+        assert [told(event)[:3] for event in found] == [("create", "queue", one) for one in "abcde"]
 
 
 def test_a_file_that_was_moved_away_is_followed_by_a_new_one(tmp_path: Path) -> None:

@@ -279,15 +279,6 @@ async def test_streams_count_among_those_who_wait(make_api: MakeApi) -> None:
         await api.expect(200, "GET", "events?seconds=0")
 
 
-async def test_says_that_it_lives_and_ends_when_the_server_stops(make_api: MakeApi) -> None:
-    async with make_api() as api:
-        app: Any = api.http._transport.app  # type: ignore[attr-defined]
-        async with listening(api) as listener:
-            await listener.head
-            app.stop()
-            await asyncio.wait_for(listener.ended.wait(), 10)
-
-
 SIGNED = {"signed_url_secret_key": "a key for the tests, which nobody guesses", "auth": "keys"}
 
 

@@ -55,17 +55,6 @@ async def test_a_gateway_sends_its_secret(
     assert SECRET not in caplog.text
 
 
-async def test_a_signed_url_needs_no_gateway(make_api: MakeApi) -> None:
-    settings = {"gateway_secret": SECRET, "signed_url_secret_key": "k" * 32}
-    async with make_api(**settings) as api:
-        shared = await api.call("POST", "share", {"paths": ["messages"]}, X_Gateway_Secret=SECRET)
-        signed = shared.json()
-        headers = signed_by(signed)
-        await api.expect(200, "GET", "messages", **headers)
-        headers["URL_Signature"] = "0" * 64
-        await api.expect(404, "GET", "messages", **headers)
-
-
 async def test_who_has_a_signed_url_is_bound_to_its_queue_and_to_no_name(
     make_api: MakeApi, tmp_path: Path
 ) -> None:

@@ -117,11 +117,6 @@ async def test_who_is_not_known_gets_the_answer_of_keystones_middleware(
             assert answer.json() == UNAUTHORIZED
 
 
-async def test_a_token_of_no_project_is_told_so(guarded: Api, keystone: Keystone) -> None:
-    answer = await ask(guarded, keystone.issue("admin", project=None), X_Project_ID="p")
-    assert (answer.status_code, answer.json()["title"]) == (400, "Project-Id Missing")
-
-
 # What is believed, and for how long.
 
 

@@ -243,22 +243,6 @@ async def test_shows_a_checksum_when_enabled(make_api: MakeApi) -> None:
         assert popped[0]["checksum"] == shown[0]["checksum"]
 
 
-async def test_cuts_a_queue_into_ranges_that_hold_every_message_once(api: Api) -> None:
-    assert (await api.call("GET", "ranges")).json() == {"ranges": []}
-    await api.post(*({"body": n} for n in range(17)))
-    ranges = (await api.call("GET", "ranges?count=4")).json()["ranges"]
-    assert len(ranges) == 4
-    assert "marker" not in ranges[0]
-    assert "until" not in ranges[-1]
-    seen: list[int] = []
-    for one in ranges:
-        query = "&".join(f"{name}={value}" for name, value in one.items())
-        part = await api.browse(f"echo=true&limit=20&{query}")
-        assert 3 <= len(part) <= 6
-        seen += [message["body"] for message in part]
-    assert seen == list(range(17))
-
-
 async def test_warns_of_a_delay_that_a_normal_queue_ignores(api: Api) -> None:
     document = {"messages": [{"body": 1}, {"body": 2, "delay": 60}]}
     answer = await api.expect(201, "POST", "messages", document)
