@@ -105,6 +105,18 @@ async def test_a_letter_goes_back_three_times_unless_somebody_insists(api: Api) 
     assert answer.json()["done"] == 1
 
 
+async def test_letters_go_where_they_are_told_to_and_wait_there(api: Api) -> None:
+    ids = await let_die(api, "a", "b")
+    await api.call("PUT", "/v2/queues/repair", {"_default_message_delay": 1})
+    document = {"ids": ids, "to": "repair", "delay": 60, "reset": "none"}
+    assert (await api.call("POST", f"{LETTERS}/redrives", document)).json()["done"] == 2
+    await api.expect(204, "POST", "/v2/queues/repair/claims")
+    api.advance(61)
+    claimed = (await api.call("POST", "/v2/queues/repair/claims?details=true")).json()["messages"]
+    assert [message["id"] for message in claimed] == ids
+    assert [message["claim_count"] for message in claimed] == [2, 2]
+
+
 async def test_one_job_of_a_kind_runs_and_can_be_cancelled(api: Api) -> None:
     await let_die(api, *range(20))
     slow = {"filter": {}, "max_per_second": 1}

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.conftest import Api, claim_id_of
+from tests.api.conftest import CLIENT_ID, Api, claim_id_of
 
 pytestmark = pytest.mark.anyio
 
@@ -67,7 +67,16 @@ async def test_an_act_is_of_one_message_of_ones_own_claim(api: Api) -> None:
     dead = {"dead": True, "reason": "bad_format", "detail": "line 3"}
     await api.expect(204, "PATCH", second["href"], {"claim": dead})
     letter = await details(api, second, f"{api.queue}-letters")
-    assert letter["dead_letter"]["reason"] == "bad_format"
+    moved = letter["dead_letter"].pop("moved_at")
+    assert moved >= letter["created"]
+    assert letter["dead_letter"] == {
+        "source": api.queue,
+        "claim_count": 1,
+        "last_claim_id": claim_id_of(second),
+        "last_client_id": CLIENT_ID.replace("-", ""),
+        "reason": "bad_format",
+        "redriven": 0,
+    }
     assert letter["attempts"][0]["outcome"] == "dead"
     api.advance(101)
     assert [one["id"] for one in await api.claim(3)] == [theirs["id"]]

@@ -16,6 +16,7 @@ from websockets.exceptions import InvalidStatus
 from tests.api import test_tokens as tokens
 from tests.api.test_matrix import GIVE_AWAY, OPERATORS_ONLY, VERBS
 from tests.api.websocket.talk import Answer, Talk
+from tests.keystone import Keystone
 from tests.server import ServerProcess
 from tests.services.process import free_port
 from zaqar_lite.api.websocket.actions import ServedAction, SocketAction
@@ -249,6 +250,26 @@ def test_an_operator_may_do_everything(guarded: Guarded) -> None:
         assert login(talk, guarded.operator, **{"X-Project-ID": "p"}).status == 200
         for shot in SHOTS:
             assert not is_denied(fire(talk, shot)), shot
+
+
+def test_a_token_of_keystone_opens_what_its_role_does() -> None:
+    env = {"ZAQAR_LITE_ROLE_DEFAULTS": "secure"}
+    with Keystone() as keystone:
+        options = ("--auth", "keystone", "--keystone-url", keystone.url)
+        with ServerProcess("memory://", *options, env=env).start(ready=401) as server:
+            with Talk(server, project="p") as talk:
+                assert talk.ask("queue_list").body == NOT_AUTHENTIFIED
+                token = keystone.issue("reader", project="p")
+                sent = {"X-Auth-Token": token, "X-Project-ID": "p"}
+                talk.send({"action": "authenticate", "headers": sent})
+                assert talk.answer().status == 200
+                assert talk.ask("queue_list").status == 200
+                assert is_denied(talk.ask("queue_create", queue_name="q"))
+                short = keystone.issue("manager", project="p", lives=3)
+                talk.send({"action": "authenticate", "headers": {"X-Auth-Token": short}})
+                assert talk.answer().status == 200
+                assert talk.ask("queue_create", queue_name="q").status == 201
+                assert talk.end() == (4003, "Authentication expired.")
 
 
 def test_who_never_says_who_it_is_is_sent_away() -> None:
