@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from tests.api.conftest import UNAUTHORIZED, Api, MakeApi
+from zaqar_lite.api.application import Application
 from zaqar_lite.domain.errors import TooMany, Unauthenticated
 from zaqar_lite.service.identity import authentication as identity
 
@@ -311,6 +312,40 @@ async def test_who_is_refused_too_often_is_told_so_late_and_good_keys_are_not(
         for task in late:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
+
+
+async def test_a_guess_is_refused_by_its_header_alone(
+    make_api: MakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where too many from an address were wrong, nothing else is looked at."""
+    monkeypatch.setattr(identity, "SLOWED", 0.0)
+    async with make_api(auth="keys", max_failed_logins=4) as api:
+        doors = Doors(api)
+        good, new = await doors.make("read:*"), await doors.make("read:*")
+        await doors.expect(200, good, "GET", "/v2/queues")
+        wrong, other, third = (f"zq_{number:016x}_{'0' * 48}" for number in range(3))
+        for key in (wrong, other):
+            await doors.expect(401, key, "GET", "/v2/queues")
+        with monkeypatch.context() as patched:
+            patched.setattr(Application, "_admit", None)  # nobody comes as far as that
+            for key in (third, new):
+                refused = await doors.call(key, "POST", "/v2/queues/q/messages", {"messages": []})
+                assert refused.status_code == 429
+                assert 1 <= int(refused.headers["retry-after"]) <= 15
+                assert refused.json()["title"] == "Too many requests"
+            told = await doors.call(wrong, "GET", "/v2/queues")
+            assert (told.status_code, told.json()) == (401, UNAUTHORIZED)
+            assert 'error="invalid_token"' in told.headers["www-authenticate"]
+            head = await doors.call(third, "HEAD", "/v2/queues")
+            assert (head.status_code, head.content) == (429, b"")
+        # Good keys, public paths and pre-signed URLs are let in from there.
+        await doors.expect(200, good, "GET", "/v2/queues")
+        await doors.expect(300, third, "GET", "/")
+        await doors.expect(404, third, "GET", "/v2/queues", URL_Signature="x")
+        path = f"/v2/keys/{id_of(good)}"
+        await doors.expect(200, doors.admin, "PATCH", path, {"disabled": True})
+        # Who was good is looked at, and so learns that it is no more.
+        refused = await doors.expect(401, good, "GET", "/v2/queues")
 
 
 @pytest.mark.parametrize(

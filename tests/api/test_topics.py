@@ -9,6 +9,7 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 TOPIC = "/v2/topics/news"
+OTHER = "5a5b1d5e-6b5c-4e53-9d0b-5b7b1f0f2a11"
 
 
 async def subscribe(api: Api, subscriber: str, **more: Any) -> str:
@@ -71,6 +72,33 @@ async def test_keeps_no_message(api: Api) -> None:
     assert (await api.call("DELETE", f"{TOPIC}/messages?pop=1")).json() == {"messages": []}
     listed = (await api.call("GET", "/v2/topics")).json()
     assert [topic["name"] for topic in listed["topics"]] == ["news"]
+
+
+async def test_one_post_reaches_all_queues_that_subscribe(api: Api) -> None:
+    """Each as a message of the queue, which delays it where it delays."""
+    await api.call("PUT", TOPIC, {"_default_message_ttl": 77})
+    await api.call("PUT", "/v2/queues/slow", {"_default_message_delay": 600})
+    await api.call("PUT", "/v2/queues/plain", {"_default_message_ttl": 99})
+    for queue in ("plain", "slow"):
+        await subscribe(api, f"queue:{queue}")
+    headed = {"headers": {"kind": "a"}, "group": "g"}
+    await post(
+        api, {"body": 1, "delay": 5, **headed}, {"body": {"n": 2}, "ttl": 120}, Client_ID=OTHER
+    )
+    await in_queue(api, "plain", 2)
+    first, second = await messages(api, "plain", "echo=true&details=true")
+    assert (first["body"], first["ttl"], second["body"], second["ttl"]) == (1, 77, {"n": 2}, 120)
+    assert (first["headers"], first["group"]) == (headed["headers"], "g")
+    # Whoever posted it is the client that posted it there.
+    assert await messages(api, "plain", "") != []
+    hidden = await api.call("GET", "/v2/queues/plain/messages", Client_ID=OTHER)
+    assert hidden.json()["messages"] == []
+    query = "echo=true&include_delayed=true"
+    await until(lambda: messages(api, "slow", query), lambda found: len(found) == 2)
+    assert await messages(api, "slow") == []
+    api.advance(6)
+    (due,) = await messages(api, "slow")
+    assert due["body"] == 1
 
 
 async def test_a_key_makes_a_post_repeatable(api: Api) -> None:
