@@ -1,8 +1,10 @@
 """Records and the indexes over them: a crash between two slots is mended by the sweep."""
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -11,6 +13,7 @@ from tests.drivers.redis.steps import crash_before
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import QueueRecord, QueueRef
 from zaqar_lite.storage.redis.keys import keys_of, keys_of_project
+from zaqar_lite.storage.redis.router import Router
 
 pytestmark = pytest.mark.anyio
 
@@ -105,3 +108,25 @@ async def test_a_filter_over_many_queues_is_examined_in_pages(
     client.config_resetstat()
     assert len(await management.list_queues(project, limit=20)) == 20
     assert client.info("commandstats")["cmdstat_hmget"]["calls"] == 20
+
+
+async def test_lists_take_turns_and_read_a_few_records_together(queue: QueueUnderTest) -> None:
+    management, project = queue.stores.management, f"project-{queue.ref.name}"
+    for number in range(50):
+        await create(QueueUnderTest(queue.stores, QueueRef(project, f"queue-{number}")))
+    under_way, most = 0, 0
+    command = Router.command
+
+    async def watched(self: Router, slot: int, *words: Any) -> Any:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        try:
+            return await command(self, slot, *words)
+        finally:
+            under_way -= 1
+
+    lists = [management.list_queues(project, limit=1, metadata={"none": 1}) for _ in range(5)]
+    with patch.object(Router, "command", watched):
+        assert await asyncio.gather(*lists) == [[]] * 5
+    assert most < 25, "20 records, and the names that others look up"
