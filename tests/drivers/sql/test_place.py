@@ -111,6 +111,8 @@ async def test_shares_and_a_log_that_begins_anew(
 
     await asyncio.gather(*map(post, range(8)))
     assert store.place.wal_bytes < 32 << 20
+    assert 0 < store.db.connection.pragma("journal_size_limit") <= 64 << 20  # of its file
+    assert store.db.connection.pragma("synchronous") == 1
 
 
 async def test_closing_while_the_log_is_copied(
