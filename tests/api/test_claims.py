@@ -1,6 +1,7 @@
 """Claims, delays and dead letters over HTTP."""
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -84,6 +85,19 @@ async def test_a_normal_queue_has_no_delay(api: Api, delay: int) -> None:
     await api.post({"body": 1, "delay": delay})
     assert len(await api.browse()) == 1
     assert len(await api.claim()) == 1
+
+
+async def test_the_sweep_creates_the_dead_letter_queue_too(
+    make_api: MakeApi, tmp_path: Path
+) -> None:
+    async with make_api(store=f"embedded://{tmp_path}/store") as api:
+        await api.call("PUT", "", {"_max_claim_count": 1, "_dead_letter_queue": "dead"})
+        await api.post({"body": "bad"})
+        await api.claim()
+        api.advance(301)  # the claim lapses: the sweep meets it first
+        await api.until("/v2/queues?name=dead", lambda page: page["queues"])
+        letters = (await api.call("GET", "/v2/queues/dead/messages?echo=true")).json()
+        assert [letter["body"] for letter in letters["messages"]] == ["bad"]
 
 
 @pytest.mark.parametrize("room", [1, 2])

@@ -293,6 +293,24 @@ async def test_a_queue_with_a_history_lies_in_the_servers_own_store(
         await api.expect(400, "PUT", "", {"_done_retention": 60}, says=says)
 
 
+async def test_filters_and_priorities_work_within_a_pool(pools: Pools) -> None:
+    api = pools.api
+    for name in ("one", "two"):
+        await pools.make(name)
+    urgent = {"_filter": "kind = 'urgent'", "_priority": "RULES (n = '2' -> 5)"}
+    await api.expect(201, "PUT", f"/v2/queues/{api.queue}-urgent", urgent)
+    for number in range(8):  # all queues of the project lie in the pool of the first
+        path = f"/v2/queues/{api.queue}-{number}/messages"
+        headers = {"kind": "urgent", "n": str(number)}
+        posted = await api.call(
+            "POST", path, {"messages": [{"body": number, "headers": headers}, {"body": "plain"}]}
+        )
+        assert posted.status_code == 201
+    claimed = await api.call("POST", f"/v2/queues/{api.queue}-urgent/claims?limit=20", {})
+    bodies = [one["body"] for one in claimed.json()["messages"]]
+    assert bodies == [2, 0, 1, 3, 4, 5, 6, 7]
+
+
 async def test_what_a_pool_can_not_do_is_refused(pools: Pools) -> None:
     api = pools.api
     pool = {"uri": "redis://localhost:1/0", "weight": 1}
