@@ -5,7 +5,7 @@ import pytest
 from tests.contract.subject import MINUTE, QueueUnderTest, new, texts
 from zaqar_lite.domain.errors import NotFound
 from zaqar_lite.domain.ids import is_claim_id
-from zaqar_lite.domain.models import Capability, Refusal, RefusalReason
+from zaqar_lite.domain.models import Capability, DelayMode, Refusal, RefusalReason
 
 pytestmark = pytest.mark.anyio
 
@@ -222,3 +222,15 @@ async def test_popped_messages_are_gone_and_carry_no_claim_and_no_further_count(
     assert await queue.bodies() == ["c"]
     assert not await queue.get(*message_ids[:2])
     assert await queue.counts() == (1, 0, 0)
+
+
+async def test_popping_leaves_held_and_delayed_messages(queue: QueueUnderTest) -> None:
+    await queue.post("held")
+    await queue.claim()
+    await queue.post("delayed", delay=10 * MINUTE)
+    await queue.post("ready")
+    assert texts((await queue.pop(mode=DelayMode.HONOUR)).messages) == ["ready"]
+    assert not (await queue.pop(mode=DelayMode.HONOUR)).messages
+    assert await queue.bodies() == ["held", "delayed"]
+    queue.advance(11 * MINUTE)
+    assert texts((await queue.pop(mode=DelayMode.HONOUR)).messages) == ["held", "delayed"]

@@ -44,6 +44,18 @@ async def test_a_delayed_message_does_not_ride_out_behind_a_ready_one(
     assert await queue.counts() == (0, 16, 2)
 
 
+async def test_each_message_waits_for_its_own_delay(queue: QueueUnderTest) -> None:
+    delays = {"c": 30, "a": 10, "d": 40, "b": 20, "now": 0}
+    await queue.post(*[new(text, delay=delay * MINUTE) for text, delay in delays.items()])
+    assert texts((await queue.claim(mode=HONOUR, ttl=HOUR)).messages) == ["now"]
+    queue.advance(5 * MINUTE)
+    for expected in "abcd":
+        assert (await queue.claim(mode=HONOUR, ttl=HOUR)).claim_id is None
+        queue.advance(6 * MINUTE)
+        assert texts((await queue.claim(mode=HONOUR, ttl=HOUR)).messages) == [expected]
+        queue.advance(4 * MINUTE)
+
+
 async def test_a_due_message_is_handed_out_at_its_own_place(queue: QueueUnderTest) -> None:
     await queue.post(new("a", delay=20 * MINUTE), new("b"), new("c", delay=10 * MINUTE), new("d"))
     queue.advance(21 * MINUTE)

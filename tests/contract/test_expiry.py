@@ -43,6 +43,16 @@ async def test_a_message_lives_to_the_end_of_its_ttl_and_then_hides_nothing(
     assert texts((await queue.claim(1)).messages) == ["here"]
 
 
+async def test_an_expired_message_is_no_dead_letter(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    await queue.post("a", ttl=20 * MINUTE)
+    await queue.release(await queue.claim_id(ttl=MINUTE))
+    queue.advance(21 * MINUTE)
+    assert (await queue.claim(dead_letter=other.as_dead_letter_queue(1))).moved == 0
+    assert await other.bodies() == []
+
+
 # Sweeping: bounded, repeatable, and never seen by a reader.
 
 

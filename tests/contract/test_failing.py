@@ -23,6 +23,7 @@ from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import (
     Capability,
     DeadLetter,
+    DelayMode,
     HistoryState,
     Message,
     QueueRef,
@@ -309,6 +310,26 @@ async def test_a_lapse_that_is_met_late_has_waited_already(
     assert (await queue.counts())[1:] == (0, 0)
     if meet is not by_pop:
         assert texts((await queue.claim()).messages) == ["a", "b", "c"]
+
+
+async def test_a_lapse_waits_longer_from_failure_to_failure_also_in_a_delayed_queue(
+    queue: QueueUnderTest,
+) -> None:
+    await queue.post("a", ttl=100 * HOUR, delay=MINUTE)
+    queue.advance(2 * MINUTE)
+    retries = backoff(10 * MINUTE, 30 * MINUTE, HOUR)
+
+    async def claim() -> list[str]:
+        claimed = await queue.claim(mode=DelayMode.HONOUR, ttl=5 * MINUTE, backoff=retries)
+        return texts(claimed.messages)
+
+    for delay in (10, 30, 60, 60):
+        assert await claim() == ["a"]
+        for minutes in (6, delay - 3):
+            queue.advance(minutes * MINUTE)
+            assert await claim() == []
+            assert await queue.counts() == (0, 1, 0)
+        queue.advance(3 * MINUTE)
 
 
 async def test_a_message_lives_until_a_minute_after_its_back_off(

@@ -203,6 +203,7 @@ async def test_parking_can_outlast_the_old_claim_or_end_before_it(queue: QueueUn
     await queue.settle(
         claim_id, give_back(message_ids[0], 10 * MINUTE), give_back(message_ids[1], 30 * MINUTE)
     )
+    await queue.renew(claim_id, ttl=20 * MINUTE)  # which has no part in what is parked
     queue.advance(11 * MINUTE)
     assert texts((await queue.claim(ttl=HOUR)).messages) == ["a"]
     assert await queue.held(claim_id) == ["c"]
@@ -212,9 +213,12 @@ async def test_parking_can_outlast_the_old_claim_or_end_before_it(queue: QueueUn
         await queue.sweep()
     (lapsed,) = (await queue.claim(ttl=HOUR)).messages
     assert (lapsed.id, lapsed.failure_count) == (message_ids[2], 1)
+    await queue.post("d")
     queue.advance(10 * MINUTE)
-    (parked,) = (await queue.claim(ttl=HOUR)).messages
+    await queue.sweep()
+    parked, behind = (await queue.claim(ttl=HOUR)).messages
     assert (parked.id, parked.failure_count) == (message_ids[1], 0)
+    assert texts([behind]) == ["d"]
 
 
 # How long it lives.

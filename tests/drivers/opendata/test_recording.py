@@ -449,6 +449,16 @@ def watching(store: Store, name: str) -> Iterator[list[float]]:
         gc.enable()
 
 
+async def test_the_loop_runs_while_many_deletes_are_encoded(store: Store) -> None:
+    ids = await store.post(*["many"] * 10_000)
+    parts = [ids[start : start + 1_000] for start in range(0, len(ids), 1_000)]
+    with watching(store, "_prepare") as steps:
+        await asyncio.gather(
+            *[store.messages.delete(QUEUE, part, claim_ids=None) for part in parts]
+        )
+    assert max(steps) < sum(steps) / 3
+
+
 @pytest.mark.parametrize(("count", "size"), [(10_000, 4), (800, 60_000)])
 async def test_the_loop_runs_while_a_store_is_opened_anew(
     store: Store, count: int, size: int

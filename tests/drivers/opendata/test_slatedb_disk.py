@@ -1,5 +1,6 @@
 """SlateDB on full and failing disks, met by the real server and by the store itself."""
 
+import asyncio
 import shutil
 import subprocess
 import time
@@ -19,6 +20,7 @@ from tests.services.process import missing
 from tests.waiting import until_available
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
+from zaqar_lite.storage.opendata.engine import Batch
 from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
 
 pytestmark = pytest.mark.anyio
@@ -120,6 +122,22 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SlateDbEngine, "patience", 2.0)
 
 
+async def test_a_disk_that_fills_up_loses_nothing(small_disk: Path, impatience: None) -> None:
+    uri = f"opendata+slatedb://{small_disk / 'data'}"
+    store = Store(uri)
+    posted: list[str] = []
+    async with store:
+        with pytest.raises(Unavailable, match="full"):
+            await fill(store, posted)
+        assert posted
+        with pytest.raises(Unavailable):
+            await store.post("refused")
+    give_room(small_disk)  # SlateDB cannot even be opened without
+    async with Store(uri) as again:
+        assert (await again.bodies())[: len(posted)] == posted
+        await again.post("room")
+
+
 @pytest.mark.parametrize("kept", [[], ["kept"]])
 async def test_a_start_on_a_full_disk_says_so_and_loses_nothing(
     small_disk: Path, kept: list[str]
@@ -166,6 +184,31 @@ async def fill(store: Store, posted: list[str]) -> None:
         text = f"{number}-{'x' * 20_000}"
         await store.post(text)
         posted.append(text)
+
+
+async def test_a_large_batch_is_handed_to_slatedb_in_parts(tmp_path: Path) -> None:
+    engine = SlateDbEngine.in_directory(tmp_path / "data" / "slatedb")
+    tmp_path.joinpath("data").mkdir()
+    await engine.open()
+    longest, before = 0.0, time.thread_time()  # a busy machine takes no part in it
+
+    async def watch() -> None:
+        nonlocal longest, before
+        while True:
+            await asyncio.sleep(0.001)
+            now = time.thread_time()
+            longest, before = max(longest, now - before), now
+
+    watcher = asyncio.create_task(watch())
+    await asyncio.sleep(0)
+    started = time.thread_time()
+    await engine.commit(Batch({b"key-%d" % number: bytes(100) for number in range(20_000)}, ()))
+    took = time.thread_time() - started
+    watcher.cancel()
+    assert longest < took / 3
+    for key in (b"key-0", b"key-19999"):
+        assert await engine.get(key) == bytes(100)
+    await engine.close()
 
 
 async def test_a_clock_that_stepped_back_neither_cuts_leases_nor_hands_out_early(

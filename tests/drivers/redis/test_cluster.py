@@ -32,6 +32,20 @@ async def queue(redis_cluster: services.RedisCluster, open_queue: Open) -> Queue
     return await open_queue(redis_cluster.url)
 
 
+async def test_records_and_their_indexes_span_the_nodes(queue: QueueUnderTest) -> None:
+    management, project = queue.stores.management, f"project-{uuid4().hex}"
+    target = QueueRef(project, "target")
+    names = [f"queue-{number:02}" for number in range(12)]
+    for name in names:
+        metadata = {"_dead_letter_queue": "target"} if name < "queue-06" else {}
+        await management.create_queue(QueueRef(project, name), metadata, max_queues=100)
+    assert [r.queue.name for r in await management.list_queues(project, limit=100)] == names
+    assert await management.dead_letter_sources(target, limit=100) == names[:6]
+    await queue.stores.messages.purge(QueueRef(project, "queue-00"), forget=True)
+    assert await management.dead_letter_sources(target, limit=100) == names[1:6]
+    assert await management.count_queues(project) == 11
+
+
 @pytest.mark.parametrize("with_note", [False, True], ids=["name", "name and note"])
 async def test_a_queue_whose_name_was_lost_by_a_failover_is_listed_again(
     queue: QueueUnderTest, redis_cluster: services.RedisCluster, with_note: bool

@@ -10,13 +10,14 @@ import pytest
 from msgspec.structs import replace
 
 from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, ids, new
-from tests.contract.test_outbox_messages import arrived, with_note
+from tests.contract.test_outbox_messages import arrived, told, with_note
 from tests.drivers.redis.conftest import Open
 from tests.drivers.redis.inspection import check_queue, keys_by_tag
 from tests.drivers.redis.steps import crash_before, queues_on_every_node, watching
 from tests.services import RedisCluster, RedisServer
 from zaqar_lite.domain.errors import LimitReached, Unavailable
 from zaqar_lite.domain.models import DelayMode
+from zaqar_lite.domain.posts import Posted
 from zaqar_lite.storage.redis.claiming import MAX_CLAIMED
 from zaqar_lite.storage.redis.keys import keys_of
 from zaqar_lite.storage.redis.posting import KEYS_PER_STEP, PART_SIZE
@@ -251,6 +252,22 @@ async def test_posts_with_the_same_keys_race_and_one_of_them_stores(
     assert [one.id for one in long] == [one.id for one in again]
     assert [one.id for one in short] == [one.id for one in long[-5:]]
     assert await queue.counts() == (LONG, 0, 0)
+    check(client, queue)
+
+
+async def test_known_messages_of_a_long_post_are_answered_and_left_out(
+    queue: QueueUnderTest, client: Any
+) -> None:
+    target = queue.named(f"{queue.ref.name}-notes")
+    messages = [new(str(number), key=str(number)) for number in range(LONG)]
+    messages[-1] = with_note(messages[-1], target)
+    known = await queue.post(messages[700], messages[3])
+    posted = await queue.post_all([*messages, messages[5]])
+    assert [one.id for one in posted if one.duplicate] == [known[1], known[0], posted[5].id]
+    assert await queue.bodies() == ["700", "3", *(str(n) for n in range(LONG) if n not in {3, 700})]
+    (note,) = await arrived(target, 1)
+    assert told([note]) == {posted[LONG - 1].id: str(LONG - 1)}
+    assert await queue.post_all(messages) == [Posted(one.id, True) for one in posted[:-1]]
     check(client, queue)
 
 

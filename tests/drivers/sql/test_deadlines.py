@@ -85,6 +85,23 @@ async def test_it_ends_in_the_millisecond_of_its_deadline(store: Store, name: st
     assert await look(store) == after
 
 
+async def test_a_sweep_over_several_queues_keeps_to_its_limit(store: Store) -> None:
+    for name in "ab":
+        await store.post(*[message("x", ttl=MINUTE)] * 4, to=QUEUE._replace(name=name))
+    store.clock.advance(MINUTE)
+    assert [(await store.messages.sweep(5)).expired for _ in range(3)] == [5, 3, 0]
+
+
+async def test_a_claim_is_over_in_the_millisecond_of_its_deadline(store: Store) -> None:
+    await store.post("a")
+    claim_id = (await store.claim()).claim_id or ""
+    store.clock.advance(MINUTE - 1)
+    await store.messages.get_claim(QUEUE, claim_id)
+    store.clock.advance(1)
+    with pytest.raises(NotFound):
+        await store.messages.get_claim(QUEUE, claim_id)
+
+
 async def test_a_normal_queue_says_nothing_of_what_is_due(store: Store) -> None:
     """Whoever claims would ask again and again until the sweep has made it ready."""
     await store.post(message("a", delay=MINUTE))

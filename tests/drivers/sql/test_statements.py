@@ -84,6 +84,41 @@ async def test_a_rollback_that_fails_does_not_end_the_store() -> None:
     await check_memory(db)
 
 
+async def test_a_drop_that_is_undone_keeps_what_others_did_before_in_its_batch() -> None:
+    store = Store(RAM)
+    db, ends = store.db, ["posted", "dropped"]
+
+    def trace(_: apsw.Cursor, statement: str, __: object) -> bool:
+        return not statement.startswith("RELEASE") or not ends or ends.pop(0) != "dropped"
+
+    db.connection.set_exec_trace(trace)
+    await store.post("stays", to=REFS[0])
+    with pytest.raises(Unavailable):
+        await store.messages.purge(REFS[0], forget=True)
+    db.connection.set_exec_trace(None)
+    await check_memory(db)
+    assert (await store.messages.stats(REFS[0])).total == 1
+
+
+async def test_counts_that_can_not_be_written_within_a_batch_are_written_at_its_end(
+    tmp_path: Path,
+) -> None:
+    """A sweep has them written to look for what is due; its error is not that of the batch."""
+    async with Store(tmp_path / "data") as store:
+
+        def trace(_: apsw.Cursor, statement: str, __: object) -> bool:
+            return not statement.startswith("UPDATE queue SET content")
+
+        posting = asyncio.create_task(store.post("text"))
+        await asyncio.sleep(0)
+        store.db.connection.set_exec_trace(trace)
+        with pytest.raises(Unavailable):
+            await store.messages.sweep(100)
+        store.db.connection.set_exec_trace(None)
+        await posting
+        await check_memory(store.db)
+
+
 async def test_a_request_that_always_fails_undoes_others_once_at_most(tmp_path: Path) -> None:
     """In a file the batch of its first failure is refused; then it has a SAVEPOINT."""
     async with Store(tmp_path / "data") as store:
