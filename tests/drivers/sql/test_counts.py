@@ -61,6 +61,20 @@ async def test_counts_are_what_is_there(store: Store, seed: int) -> None:
     assert not store.db.undone, "what is refused after it has written undoes its batch"
 
 
+async def test_time_alone_ends_everything(store: Store) -> None:
+    """Without a record, and when all has expired and is forgotten, no row is left of a queue."""
+    chaos = Chaos(store, REFS, random.Random(7))
+    for _ in range(STEPS):
+        await chaos.step()
+    await delete_records(store)
+    for _ in range(200):
+        store.clock.advance(HOUR)
+        if not (await store.messages.sweep(1_000)).total and not sizes(store.db.connection):
+            break
+    await check_database(store.db)
+    assert sizes(store.db.connection) == {}
+
+
 async def test_a_large_post_has_room_reserved_from_its_first_step_on(store: Store) -> None:
     """Copies that come while it enters its queue do not take it, and what they may is theirs."""
     queue, source = REFS[0], REFS[2]
