@@ -40,6 +40,23 @@ def test_what_a_file_held_goes_through_slatedb(uri: str, tmp_path: Path, capsys:
     assert sorted(second.read_text("utf-8").splitlines()) == sorted(claimed.splitlines())
 
 
+def test_an_import_waits_longer_than_a_server(
+    uri: str, sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it is one batch, of which a time-out would not say whether it was stored."""
+    assert store("export", sample, tmp_path / "file") == 0
+    waits: list[float] = []
+    real = SlateDbEngine.commit
+
+    async def commit(engine: SlateDbEngine, batch: Batch) -> None:
+        waits.append(engine.patience)
+        await real(engine, batch)
+
+    monkeypatch.setattr(SlateDbEngine, "commit", commit)
+    assert store("import", uri, str(tmp_path / "file")) == 0
+    assert max(waits) >= 600
+
+
 def test_an_import_does_not_wait_for_a_file_that_cannot_be_read(
     uri: str, sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:

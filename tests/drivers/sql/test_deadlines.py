@@ -38,10 +38,15 @@ async def park(store: Store) -> None:
     await store.release(await store.claim(), delay=MINUTE)
 
 
-async def acknowledge(store: Store) -> None:
-    await store.management.create_queue(QUEUE, {DONE_RETENTION: 60}, max_queues=9)
-    await store.post("a")
-    await store.acknowledge(await store.claim())
+async def acknowledge_and_pop(store: Store) -> None:
+    """Also where the queue does not yet say that what is done is kept."""
+    for keeps in (False, True):
+        if keeps:
+            await store.management.create_queue(QUEUE, {DONE_RETENTION: 60}, max_queues=9)
+        await store.post("a")
+        await store.acknowledge(await store.claim())
+        await store.post("b")
+        await store.claim(removes=True)
 
 
 async def ready(store: Store) -> list[str]:
@@ -70,7 +75,7 @@ ENDS: dict[str, tuple[Act, Act, object, object]] = {
     "a claim": (claim, ready, [], ["a"]),
     "a claim, as it is counted": (claim, Store.counts, (0, 0, 1), (1, 0, 0)),
     "a parking": (park, is_parked, True, False),
-    "a history": (acknowledge, history, 1, 0),
+    "a history": (acknowledge_and_pop, history, 2, 0),
     "a key": (is_known, is_known, [True], [False]),
 }
 
