@@ -101,3 +101,17 @@ async def test_racing_creators_fill_a_bound_exactly(
     assert len(await made_so_far()) == MOST
     await forget(await made_so_far())
     await stores.management.delete_record(POOL, "", FLAVORED)
+
+
+async def test_a_pool_beyond_the_bound_is_still_served(
+    stores: Stores, queue: QueueUnderTest
+) -> None:
+    """It may be there since an older version, or since a deletion that found a queue in it."""
+    names = [f"{queue.ref.name}-{n}" for n in range(MOST + 2)]
+    for name in names:
+        pool = Pool(name, f"memory://{name}", 1)
+        await stores.management.put_record(POOL, "", name, msgspec.json.encode(pool), expected=None)
+    pools = PoolRegistry(stores.management, lambda _: StoreKind("memory"))
+    assert {*names} <= {*await pools.pools()}
+    for name in names:
+        await stores.management.delete_record(POOL, "", name)

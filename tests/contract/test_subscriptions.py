@@ -85,6 +85,17 @@ async def test_racing_subscribers_fill_a_bound_exactly(
     assert await servers[1].subscriptions.kind.count(queue.ref.project, 10) == 3
 
 
+async def test_a_full_queue_takes_no_room_from_another(
+    stores: Stores, queue: QueueUnderTest
+) -> None:
+    server = Server(stores, most_per_queue=1)
+    near = QueueRef(queue.ref.project, f"{queue.ref.name}-2")
+    for one in (near, queue.ref):
+        await server.subscriptions.create(one, draft())
+        with pytest.raises(LimitReached, match="The queue has 1 subscriptions"):
+            await server.subscriptions.create(one, draft(1))
+
+
 async def test_who_races_for_the_last_room_with_itself_is_let_in(
     stores: Stores, queue: QueueUnderTest
 ) -> None:
@@ -154,6 +165,19 @@ async def test_marks_its_queue_for_other_servers(
     )
 
 
+async def test_disabling_tells_whether_it_was_not_so_before(
+    server: Server, queue: QueueUnderTest
+) -> None:
+    made_id = (await server.subscriptions.create(queue.ref, draft())).id
+    made = await server.subscriptions.get(queue.ref, made_id)
+    assert await server.subscriptions.disable(made, "the receiver answered 410")
+    assert not await server.subscriptions.disable(made, "again")
+    found = await server.subscriptions.get(queue.ref, made.id)
+    assert some(found.disabled).reason == "the receiver answered 410"
+    await server.subscriptions.delete(queue.ref, made.id)
+    assert not await server.subscriptions.disable(made, "gone")
+
+
 # Subscriptions in strict order: as many as there may be.
 
 
@@ -190,6 +214,16 @@ async def test_subscriptions_that_race_for_the_last_line_change_one_of_them(
     page = await servers[0].subscriptions.page(queue.ref, marker=None, limit=10)
     assert {*await ordered_of(stores, queue)} == {one.id for one in page if one.is_ordered}
     assert sum(one.is_ordered for one in page) == MOST
+
+
+async def test_a_change_that_fails_takes_no_line(stores: Stores, queue: QueueUnderTest) -> None:
+    server = Server(stores)
+    for number in range(2):
+        made = await server.subscriptions.create(queue.ref, draft(number))
+    taken = draft(0, ordered=True)
+    with pytest.raises(Conflict, match="another subscription with this subscriber"):
+        await server.subscriptions.update(queue.ref, made.id, taken)
+    assert await ordered_of(stores, queue) == []
 
 
 @pytest.mark.parametrize("confirmed", [False, True])
