@@ -26,6 +26,7 @@ from zaqar_lite.domain.ids import new_claim_id, new_message_id
 from zaqar_lite.domain.models import DeadLetter, HistoryState, Message, Move, RetryPolicy
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
+from zaqar_lite.domain.yielding import next_turn
 from zaqar_lite.storage.opendata import recorder
 from zaqar_lite.storage.opendata.engine import Batch
 from zaqar_lite.storage.opendata.format import bookkeeping, keys, records
@@ -138,6 +139,15 @@ async def test_a_queue_that_goes_and_comes_back_in_one_batch_is_there_after_a_re
     await store.restart()
     assert await store.bodies() == ["new"]
     assert some(await store.management.get_queue(QUEUE)).metadata == {"a": 1}
+
+
+async def test_a_purge_takes_all_of_a_large_post_or_nothing(store: Store) -> None:
+    posting = asyncio.create_task(store.post(*["x"] * 3_000))
+    while (queue := store.db.queue(QUEUE)) is None or not queue.total:  # one of its parts
+        await next_turn()
+    await store.messages.purge(QUEUE)
+    await posting
+    assert await store.bodies() == []
 
 
 async def test_a_drop_ends_while_others_post(store: Store) -> None:
