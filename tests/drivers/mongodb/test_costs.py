@@ -9,7 +9,10 @@ from tests.contract.stores import Stores
 from tests.contract.subject import (
     MINUTE,
     QueueUnderTest,
+    ack,
+    bury,
     fail,
+    give_back,
     ids,
     new,
     texts,
@@ -29,7 +32,8 @@ from tests.drivers.mongodb.inspection import database_of
 from tests.drivers.mongodb.plays import SCENARIOS, perform
 from tests.services import MongoServer
 from zaqar_lite.domain.errors import LimitReached
-from zaqar_lite.domain.models import Claimed, DelayMode, QueueRef
+from zaqar_lite.domain.models import Claimed, DelayMode, QueueRef, RetryPolicy
+from zaqar_lite.domain.settlements import Outcome
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.mongodb import claiming, posting, readiness
 
@@ -170,6 +174,25 @@ async def test_a_claim_behind_many_dead_or_expired_messages_makes_progress(
     assert texts(answers[-1].messages) == ["ready"]
     assert sum(answer.moved for answer in answers) == MANY
     assert 2 <= len(answers) <= 12
+
+
+async def test_settling_twenty_takes_a_command_for_each_kind_of_change(
+    queue: QueueUnderTest, other: QueueUnderTest, commands: Commands
+) -> None:
+    """And a read; letters need positions and a commit besides."""
+    await other.post("first")
+    message_ids = await queue.post(*map(str, range(20)))
+    claim_id = await queue.claim_id(20)
+    acts = [ack, fail, give_back, bury]
+    settlements = [acts[n % 4](each) for n, each in enumerate(message_ids)]
+    commands.clear()
+    settled = await queue.stores.messages.settle(
+        queue.ref, claim_id, settlements, retries=RetryPolicy(other.as_dead_letter_queue())
+    )
+    assert [name_of(command) for command in commands.take()] == [
+        *("aggregate", "findAndModify", "update", "delete", "commitTransaction")
+    ]
+    assert (list(settled.outcomes), settled.moved) == ([Outcome.DONE] * 20, 5)
 
 
 async def test_a_look_at_a_hundred_watched_queues_takes_two_commands(
