@@ -1,5 +1,6 @@
 """Keys keep an order, and damaged records are refused (`test_vectors.py` has sound ones)."""
 
+import uuid
 from contextlib import suppress
 from typing import Any
 
@@ -8,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.drivers.opendata.rfc import encode_active
+from zaqar_lite.domain.attempts import Attempt, Ended
 from zaqar_lite.storage.opendata import format as encoding
 from zaqar_lite.storage.opendata.format import CodecError, active, bookkeeping, keys, records
 
@@ -74,3 +76,16 @@ def test_more_than_a_count_can_hold_is_refused_before_it_is_written() -> None:
 def test_a_claim_of_odd_milliseconds_is_read_as_it_was_written(ttl: int, grace: int) -> None:
     claim = records.ClaimRecord(5, ttl, grace, "worker", [1, 2])
     assert records.decode_claim(records.encode_claim(claim)) == claim
+
+
+def test_an_attempt_ends_with_its_record() -> None:
+    attempt = Attempt(1, 2, 3, Ended.FAILED, 4, "why", None, "worker")
+    data = records.encode_attempt(attempt)
+    assert records.decode_attempt(data) == attempt
+    with pytest.raises(CodecError):
+        records.decode_attempt(data + b"x")
+
+
+def test_a_uuid_in_another_spelling_reads_back_as_it_was() -> None:
+    text = str(uuid.uuid4()).upper()
+    assert records.read_consumer(records.encode_consumer(text))[0] == text
