@@ -1,4 +1,4 @@
-"""Lines of each package, which must not grow: `python -m tests.sizes`.
+"""Lines of each package, and of the tests, which must not grow: `python -m tests.sizes`.
 
 Blank lines and docstrings count. What is generated does not, because nobody keeps it. A package has
 the lines of the last landing as its limit, rounded up to STEP: who makes it smaller lowers the
@@ -38,6 +38,7 @@ SIZES = {
     "store": Size(750, 500),
     "sqs": Size(1_600, 1_600),
     "bench, push, openstack": Size(1_700, 1_900),
+    "tests": Size(65_000, 48_000),
 }
 _PACKAGES = {package: name for name in SIZES for package in name.split(", ")}
 
@@ -48,13 +49,15 @@ def package_of(path: Path) -> str:
 
 
 def sizes() -> dict[str, int]:
-    """Count the lines that are kept by hand, of Python, Lua and the page, by package."""
+    """Count the lines that are kept by hand, of Python, Lua and the page, by package; and tests."""
     found = Counter(dict.fromkeys(SIZES, 0))
     for path in sorted(ROOT.rglob("*")):
         if path.suffix in {".py", ".lua", ".html", ".js", ".css"}:
             text = path.read_text(encoding="utf-8")
             if not text.startswith(GENERATED):
                 found[package_of(path)] += len(text.splitlines())
+    for path in Path(__file__).parent.rglob("*.py"):
+        found["tests"] += len(path.read_text(encoding="utf-8").splitlines())
     return dict(found)
 
 
@@ -75,8 +78,8 @@ def main() -> int:
     for name, (limit, goal) in SIZES.items():
         over = "  above its limit" if found[name] > limit else ""
         print(f"{name:24} {found[name]:7,} {limit:7,} {goal:7,}{over}")
-    goal = sum(size.goal for size in SIZES.values())
-    print(f"{'all':24} {sum(found.values()):7,} {'':7} {goal:7,}")
+    goal = sum(size.goal for name, size in SIZES.items() if name != "tests")
+    print(f"{'all but tests':24} {sum(found.values()) - found['tests']:7,} {'':7} {goal:7,}")
     if "--lower" in sys.argv[1:]:
         lower(found)
     return int(any(found[name] > size.limit for name, size in SIZES.items()))
