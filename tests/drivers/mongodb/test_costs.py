@@ -34,6 +34,8 @@ from tests.services import MongoServer
 from zaqar_lite.domain.errors import LimitReached
 from zaqar_lite.domain.models import Claimed, DelayMode, QueueRef, RetryPolicy
 from zaqar_lite.domain.settlements import Outcome
+from zaqar_lite.service.metrics import queue_depths as census
+from zaqar_lite.service.metrics.shared_counters import SharedCounters
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.mongodb import claiming, posting, readiness
 
@@ -343,3 +345,25 @@ async def test_what_is_claimed_or_delayed_costs_a_page_and_a_claim_nothing(  # n
         if mongodb.real:
             assert plan.keys <= plan.returned + SLACK, plan
         assert plan.returned <= 25, plan
+
+
+async def test_a_count_of_all_queues_takes_five_commands_each_and_a_scrape_none(
+    stores: Stores, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(census, "_SHARE", 0)  # it need not rest here
+    monkeypatch.setattr(census, "_FRESH", 3_600)
+    for number in range(30):
+        queue = QueueUnderTest(stores, QueueRef("project", f"q-{number}"))
+        await queue.post(*map(str, range(number % 3 + 1)))
+    counting = census.QueueDepths(stores.messages, stores.management, SharedCounters(None))
+    commands.clear()
+    for _ in range(1_500):
+        found = await counting.latest()
+        if "totals" in found:
+            break
+        await asyncio.sleep(0.02)
+    assert found["totals"] == [60, 0, 0]
+    assert len(commands.take()) <= 5 * 30 + 5
+    await counting.latest()
+    assert commands.take() == []
+    await counting.stop()

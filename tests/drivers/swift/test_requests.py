@@ -1,5 +1,6 @@
 """What operations cost, in requests that a proxy in front of Swift has seen."""
 
+import asyncio
 from urllib.parse import parse_qs
 
 import pytest
@@ -16,6 +17,8 @@ from tests.drivers.swift.faulty_proxy import FaultyProxy
 from tests.drivers.swift.together import OpenSwift
 from zaqar_lite.domain.errors import QueueChanged
 from zaqar_lite.domain.models import DelayMode, QueueRecord
+from zaqar_lite.service.metrics import queue_depths as census
+from zaqar_lite.service.metrics.shared_counters import SharedCounters
 from zaqar_lite.storage.swift import claiming, objects, sweeping
 
 pytestmark = pytest.mark.anyio
@@ -237,3 +240,42 @@ async def test_a_sweep_ends_all_lapses_of_a_page_a_few_under_each_lock(
     queue.advance(2 * MINUTE)
     assert (await queue.stores.messages.sweep(100)).lapsed == 5
     assert [message.failure_count for message in await queue.get(*message_ids)] == [1] * 5
+
+
+async def test_counting_all_queues_is_a_listing_each(
+    open_swift: OpenSwift, proxy: FaultyProxy, locks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And its first and last message; the first pass also reads each tail and record."""
+    monkeypatch.setattr(census, "_SHARE", 0)  # it need not rest here
+    monkeypatch.setattr(census, "_FRESH", 0)
+    stores = await open_swift(proxy.url, coordination_url=locks)
+    queues = [a_queue(stores, f"queue-{number}") for number in range(18)]
+
+    async def fill(queue: QueueUnderTest) -> None:
+        await stores.management.create_queue(queue.ref, {}, max_queues=len(queues))
+        await queue.post("a", "b")
+
+    await asyncio.gather(*map(fill, queues))
+    letters = queues[0]
+    await queues[1].claim(1)
+    await queues[1].release((await queues[1].claim(1)).claim_id or "")
+    assert (await queues[1].claim(1, dead_letter=letters.as_dead_letter_queue(1))).moved == 1
+    await letters.delete(*ids((await letters.page()).messages)[:2])
+    board = SharedCounters(None)
+    counting = census.QueueDepths(stores.messages, stores.management, board)
+    for first in (True, False):
+        proxy.kinds()
+        before = board.read().get("at", 0)
+        while board.read().get("at", 0) == before:
+            await counting.latest()
+            await asyncio.sleep(0.01)
+        kinds = proxy.kinds()
+        found = board.read()
+        assert found["totals"] == [2 * 16 + 1, 0, 1]
+        assert [(one[1], one[-1]) for one in found["shown"] if one[-1]] == [("queue-0", True)]
+        others = {kind: count for kind, count in kinds.items() if kind != "GET account"}
+        ends = 2 * 16 + 1 + 1
+        assert others == {"LIST": 18 + 1, "GET object": ends} | (
+            {"HEAD object": 18, "GET object": 18 + ends} if first else {}
+        )
+    await counting.stop()
