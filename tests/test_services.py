@@ -49,3 +49,14 @@ def test_processes_share_a_server_that_ends_with_the_last_of_them(tmp_path: Path
     assert not ours.processes[0].alive()
     with services.shared("redis", services.start_redis, tmp_path) as anew:
         assert anew.port != ours.port
+
+
+def test_a_missing_program_skips_and_fails_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr("tests.services.process.SYSTEM_PATH", ())
+    monkeypatch.delenv("CI", raising=False)
+    with pytest.raises(pytest.skip.Exception, match="redis-server is missing: apt-get install"):
+        services.start_redis()
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="redis-server is missing: apt-get install"):
+        services.start_redis()

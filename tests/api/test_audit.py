@@ -6,9 +6,11 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.api.conftest import CLIENT_ID, Api, MakeApi, bearer
+from tests.api.websocket.talk import Talk
 from tests.server import ServerProcess
 from zaqar_lite.client import Client
 from zaqar_lite.domain.errors import ConfigurationError
@@ -121,6 +123,39 @@ async def test_each_managing_act_is_told_without_bodies_and_secrets(
     assert (initiator["id"], initiator["credential"]) == (denied.split("_")[1], {"type": "key"})
     text = file.read_text()
     assert [one for one in hidden if one in text] == []
+
+
+def test_frames_are_told_as_requests_are(tmp_path: Path) -> None:
+    file, admin = tmp_path / "audit", tmp_path / "admin.key"
+    options = ("--audit", str(file), "--auth", "keys", "--admin-key-file", str(admin))
+    with ServerProcess("memory://", *options).start(ready=401) as server:
+        document: dict[str, Any] = {"project": "p", "grants": ["manage:*", "send:*", "read:o*"]}
+        operator = {**bearer(admin.read_text().strip()), "Client-ID": CLIENT_ID}
+        key = httpx.post(f"{server.url}/v2/keys", json=document, headers=operator).json()
+        with Talk(server, project="p") as talk:
+            talk.send({"action": "authenticate", "headers": bearer(key["key"])})
+            assert talk.answer().status == 200
+            talk.ask("queue_create", queue_name="orders", metadata={"MARK": "MARK"})
+            talk.ask("message_post", queue_name="orders", messages=[{"body": "MARK"}])
+            talk.ask("queue_purge", queue_name="orders", resource_types=["messages"])
+            for queue in ("orders", "secret"):
+                hook: dict[str, Any] = {"subscriber": "http://MARK.example.org", "ttl": 300}
+                talk.ask("subscription_create", queue_name=queue, **hook)
+            talk.ask("queue_delete", queue_name="orders")
+    text, found = file.read_text(), events(file)[1:]
+    assert [told(event)[:4] for event in found] == [
+        ("create", "queue", "orders", "success"),
+        ("update/purge", "queue", "orders", "success"),
+        ("create", "subscription", "orders", "success"),
+        ("create", "subscription", "secret", "failure"),
+        ("delete", "queue", "orders", "success"),
+    ]
+    initiator = found[0]["initiator"]
+    assert (initiator["id"], initiator["project_id"]) == (key["id"], "p")
+    assert initiator["host"]["address"] == "127.0.0.1"
+    assert initiator["credential"] == {"type": "key"}
+    assert "MARK" not in text
+    assert key["key"].rpartition("_")[2] not in text
 
 
 async def read(api: Api, path: str, count: int, project: str) -> list[dict[str, Any]]:

@@ -221,3 +221,11 @@ async def test_refuses_a_compressed_body_by_what_comes_out(api: Api) -> None:
     assert await api.browse() == []
     plain = await api.http.post(path, content=PLAIN, headers={"Content-Encoding": "identity"})
     assert plain.status_code == 201
+
+
+async def test_the_openapi_document_refuses_in_the_form_of_errors(api: Api) -> None:
+    for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+        answer = await api.http.request(method, "/openapi.json")
+        assert answer.status_code == 405
+        assert answer.json() == {"title": "405 Method Not Allowed"}
+        assert "GET" in answer.headers["Allow"]

@@ -119,6 +119,27 @@ async def test_dead_letters_make_their_queue_where_the_project_has_room(
         assert len((await api.call("GET", "/v2/queues")).json()["queues"]) == room
 
 
+async def test_letters_live_as_long_as_their_queue_says_and_make_it_again(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zaqar_lite.service.queues._SEEN_FOR", 3_600.0)
+    letters = f"/v2/queues/{api.queue[:50]}-dead"
+    metadata = {"_dead_letter_queue": letters.rpartition("/")[2]}
+    await api.call("PUT", "", {**metadata, "_dead_letter_queue_messages_ttl": 1_000})
+    for _ in range(2):
+        await api.post({"body": 1})
+        (held,) = await api.claim(1)
+        api.advance(200)
+        await api.expect(204, "PATCH", held["href"], {"claim": {"dead": True}})
+        (letter,) = (await api.call("GET", f"{letters}/messages?echo=true")).json()["messages"]
+        await api.expect(200, "GET", letters)
+        api.advance(990)  # its ttl counts from the move
+        await api.expect(200, "GET", letter["href"])
+        api.advance(11)
+        await api.expect(404, "GET", letter["href"])
+        await api.expect(204, "DELETE", letters)  # this server knows it at once
+
+
 async def test_refuses_chains_of_dead_letter_queues(api: Api) -> None:
     async def put(name: str, target: str) -> int:
         metadata = {"_max_claim_count": 1, "_dead_letter_queue": target}

@@ -123,6 +123,19 @@ async def test_a_body_that_goes_on_behind_an_unread_answer_is_not_gathered() -> 
     assert wire.is_paused
 
 
+async def test_requests_that_are_sent_ahead_hold_up_nobody() -> None:
+    """A few of them are answered in each turn."""
+    connection, wire = _connected()
+    sent, turns = 200, list[int]()
+    connection.data_received(request("GET", POST) * sent)
+    while sum(turns) < sent:
+        turns.append(wire.written.count(b"HTTP/1.1 "))
+        wire.written = b""
+        await asyncio.sleep(0)
+    connection.connection_lost(None)
+    assert max(turns) <= 16
+
+
 @pytest.mark.parametrize(("first", "answer"), [(b"\x81", b"\x81~"), (b"\x89", b"\x8a\x00")])
 async def test_tens_of_thousands_of_frames_hold_up_nobody(first: bytes, answer: bytes) -> None:
     """Texts that are no requests, and pings: they are read and answered in many turns."""

@@ -2,11 +2,14 @@
 
 import contextlib
 import gzip
+import json
 import random
 import socket
 import time
 import uuid
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -382,6 +385,48 @@ def test_a_connection_is_kept_as_long_as_the_setting_says(strict: ServerProcess)
         started = time.monotonic()
         assert raw.rest() == b""
         assert time.monotonic() - started < 20
+
+
+METADATA: list[dict[str, object]] = [
+    {},
+    {"_default_message_delay": 5},
+    {"_max_claim_count": 1, "_dead_letter_queue": "dead"},
+    {"_filter": "a = 'b'"},
+]
+
+
+@pytest.mark.parametrize(
+    ("store", "auth"), [("memory://", "none"), ("embedded:data", "none"), ("memory://", "keys")]
+)
+def test_what_is_answered_without_a_task_needs_none(store: str, auth: str, tmp_path: Path) -> None:
+    """`asyncio.timeout` and others do: every first request of its kind would be a 500."""
+    quotas = ("MESSAGES", "QUEUES", "CONNECTIONS", "WRITE_REQUESTS", "READ_REQUESTS")
+    env = {f"ZAQAR_LITE_QUOTAS__{name}": "1000" for name in quotas}
+    key = tmp_path / "admin.key"
+    started = ServerProcess(store, "--auth", auth, "--admin-key-file", str(key), env=env)
+    with started.start(ready=204 if auth == "none" else 401) as server:
+        text = key.read_text().strip() if key.exists() else "unasked"
+        call = partial(Raw.call, Authorization=f"Bearer {text}")
+        for kind, metadata in enumerate(METADATA):
+            for number, (method, below, document) in enumerate(
+                (
+                    ("GET", "messages", None),
+                    ("POST", "messages", {"messages": [{"body": 1}] * 5}),
+                    ("POST", "claims?limit=5", {"ttl": 60, "grace": 60}),
+                    ("DELETE", "messages?pop=1", None),
+                    ("DELETE", f"messages?ids={'0' * 32}", None),
+                    ("POST", f"claims/{'0' * 32}/settle", {"delete": ["0" * 32]}),
+                )
+            ):
+                queue = f"/v2/queues/q-{kind}-{number}"
+                with Raw(server) as raw:
+                    made = call(raw, "PUT", queue, json.dumps(metadata).encode())
+                    assert made.status == 201
+                body = b"" if document is None else json.dumps(document).encode()
+                for place in (queue, f"/v2/queues/new-{kind}-{number}", f"/v2/topics/t-{number}"):
+                    with Raw(server) as raw:
+                        assert call(raw, method, f"{place}/{below}", body).status < 500
+        assert "Traceback" not in server.log()
 
 
 def test_http_1_0_and_a_wish_to_close_end_the_connection(server: ServerProcess) -> None:

@@ -230,6 +230,18 @@ async def test_a_delayed_message_is_told_when_it_is_due(api: Api) -> None:
     assert await told(api, listener.last_id) == []
 
 
+@pytest.mark.parametrize("seconds", [0, 60])
+async def test_what_is_visible_behind_many_delayed_messages_is_told_at_once(
+    api: Api, seconds: int
+) -> None:
+    await delayed(api)
+    for first in range(0, 100, 10):
+        await api.post(*({"body": n, "delay": 60} for n in range(first, first + 10)))
+    await api.post({"body": "now", "delay": 0})
+    async with listening(api, f"echo=true&seconds={seconds}") as listener:
+        assert (await listener.next(5)).body == "now"
+
+
 async def test_a_store_that_is_away_is_asked_once_in_a_while(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,6 +281,21 @@ async def test_who_comes_back_misses_nothing_that_became_visible_meanwhile(api: 
     assert sorted(seen.bodies) == list(range(60))
 
 
+async def test_a_delay_that_is_switched_off_or_cut_short_tells_what_waited(api: Api) -> None:
+    await delayed(api)
+    first, _ = await api.post({"body": "edited", "delay": 30}, {"body": "waits", "delay": 30})
+    async with listening(api) as listener:
+        await listener.head
+        await api.post({"body": "now", "delay": 0})
+        assert (await listener.next()).body == "now"
+        await api.expect(200, "PATCH", f"messages/{first}", {"delay": 0})
+        assert (await listener.next()).body == "edited"
+        await api.set("_default_message_delay", 0)
+        await api.post({"body": "after"})
+        assert sorted(await listener.bodies(2)) == ["after", "waits"]
+        assert listener.rest() == []
+
+
 async def test_streams_count_among_those_who_wait(make_api: MakeApi) -> None:
     async with make_api(max_waiters_per_project=2) as api:
         async with listening(api) as one, listening(api) as two:
@@ -277,6 +304,15 @@ async def test_streams_count_among_those_who_wait(make_api: MakeApi) -> None:
             refused = await api.expect(429, "GET", "events")
             assert int(refused.headers["Retry-After"]) >= 1
         await api.expect(200, "GET", "events?seconds=0")
+
+
+async def test_a_stream_ends_when_the_server_stops(make_api: MakeApi) -> None:
+    async with make_api() as api:
+        app: Any = api.http._transport.app  # type: ignore[attr-defined]
+        async with listening(api) as listener:
+            await listener.head
+            app.stop()
+            await asyncio.wait_for(listener.ended.wait(), 10)
 
 
 SIGNED = {"signed_url_secret_key": "a key for the tests, which nobody guesses", "auth": "keys"}

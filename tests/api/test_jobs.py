@@ -218,6 +218,16 @@ async def test_what_is_delayed_is_fired_in_order(api: Api) -> None:
     await api.expect(404, "POST", "delayed/eat", {"ids": ids})
 
 
+@pytest.mark.parametrize(("count", "status"), [(100, 200), (101, 202)])
+async def test_many_ids_are_acted_on_by_a_job(api: Api, count: int, status: int) -> None:
+    ids = await delayed(api, *[None] * (count - 1))
+    answer = await api.expect(status, "POST", "delayed/cancel", {"ids": [*ids, "0" * 32]})
+    job = answer.json() if status == 200 else await ended(api, answer.headers["location"])
+    assert (job["state"], job["total"]) == ("completed", count)
+    assert (job["done"], job["refused"]) == (count - 1, {"gone": 1})
+    assert await api.bodies() == []
+
+
 async def test_what_is_delayed_is_moved_by_seconds_or_to_an_instant(api: Api) -> None:
     first, second, third = await delayed(api, None, None, None)
     due = (await api.call("GET", f"messages/{first}?details=true")).json()["delay_expires"]

@@ -71,13 +71,17 @@ async def test_pages_through_all_messages_that_are_asked_for(api: Api) -> None:
 
 async def test_a_client_may_ask_for_large_pages_claims_and_pops(make_api: MakeApi) -> None:
     async with make_api(max_large_page=50) as api:
-        await api.post(*({"body": number} for number in range(130)))
+        ids = await api.post(*({"body": number} for number in range(130)))
         page = (await api.call("GET", "messages?echo=true&limit=50&large=true")).json()
         second = (await api.call("GET", page["links"][0]["href"])).json()
         assert [one["body"] for one in second["messages"]] == list(range(50, 100))
         assert len(await api.claim(50, "&large=true")) == 50
         popped = (await api.call("DELETE", "messages?pop=50&large=true")).json()["messages"]
         assert [one["body"] for one in popped] == list(range(50, 100))
+        for method, status in (("GET", 200), ("DELETE", 204)):
+            for first, answer in ((79, 400), (80, status)):  # 51 and 50
+                path = f"messages?ids={','.join(ids[first:])}&large=true"
+                await api.expect(answer, method, path)
 
 
 async def test_without_large_pages_asking_for_them_changes_nothing(make_api: MakeApi) -> None:

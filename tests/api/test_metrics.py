@@ -2,6 +2,7 @@
 
 import re
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -108,6 +109,23 @@ async def test_counts_what_happens_to_messages(make_api: MakeApi) -> None:
         assert found[f'zaqar_lite_http_requests_total{{route="{route}",status="400"}}'] == 1
 
 
+async def test_counts_what_lies_in_several_pools_once(make_api: MakeApi, tmp_path: Path) -> None:
+    async with make_api(admin_mode=True, pooling=True) as api:
+        for pool in ("one", "two"):
+            document = {"uri": f"embedded:{tmp_path}/{pool}", "weight": 100}
+            await api.expect(201, "PUT", f"/v2/pools/{pool}", document)
+        for name in "abcdef":
+            await api.call("PUT", f"/v2/queues/{name}", {"_default_message_delay": 600})
+            subscription = {"subscriber": "http://receiver.example/", "ttl": 3600}
+            path = f"/v2/queues/{name}/subscriptions"
+            await api.expect(201, "POST", path, subscription)
+            document = {"messages": [{"body": 1}]}
+            path = f"/v2/queues/{name}/messages"
+            await api.expect(201, "POST", path, document)
+        found = await counted(api, delayed_messages=6, counted_queues=6, pending_deliveries=6)
+        assert not [name for name in found if "~" in name], "the server's own queues"
+
+
 async def test_tells_how_late_each_delayed_message_of_a_claim_and_of_a_pop_is(api: Api) -> None:
     await api.call("PUT", "", {"_default_message_delay": 10})
     await api.post({"body": 1, "delay": 0}, {"body": 2}, {"body": 3}, {"body": 4, "delay": 11})
@@ -179,3 +197,20 @@ async def test_tells_the_depth_of_a_queue_to_who_has_one_header(api: Api) -> Non
     assert (await api.call("GET", "/v2/queues/none/depth", Accept="text/plain")).content == b"0\n"
     del api.http.headers["X-Project-ID"]
     await api.expect(400, "GET", "depth")
+
+
+async def test_tells_how_fast_a_queue_was_that_was_looked_at(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await api.call("PUT", "", {})
+    assert "recent" not in (await api.call("GET", "stats")).json()
+    first = (await api.call("GET", "stats?recent=true")).json()
+    assert (first["recent"], "rates" in first) == ([[0, 0, 0, 0]], False)
+    monkeypatch.setattr(census, "_LEAST", 0)
+    await api.post({"body": 1}, {"body": 2})
+    (held,) = await api.claim(limit=1)
+    await api.expect(204, "DELETE", held["href"])
+    rates = (await api.call("GET", "stats?recent=true")).json()["rates"]
+    assert 0 < rates["seconds"] < 60
+    counts = [round(rates[one] * rates["seconds"] / 60) for one in ("posted", "claimed", "deleted")]
+    assert counts == [2, 1, 1]

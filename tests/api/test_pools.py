@@ -247,6 +247,15 @@ async def test_a_pool_that_is_away_is_503_and_the_others_serve(pools: Pools) -> 
     assert health.json()["storage_reachable"]
 
 
+async def test_health_looks_at_each_pool(pools: Pools) -> None:
+    await pools.make("one")
+    health = (await pools.api.call("GET", "/v2/health")).json()
+    assert health["catalog_reachable"] is True
+    for report in (health, health["one"]):
+        assert {one["succeeded"] for one in report["operation_status"].values()} == {True}
+    assert "durable" in health["one"]["capabilities"]
+
+
 async def test_a_pool_is_drained_while_its_queues_are_frozen(
     make_api: MakeApi, tmp_path: Path
 ) -> None:
@@ -268,6 +277,22 @@ async def test_a_pool_is_drained_while_its_queues_are_frozen(
         await api.expect(204, "DELETE", held["href"])
         await api.until(drain, lambda found: found["state"] == "completed")
         assert [one["body"] for one in await api.claim()] == ["ready"]
+
+
+async def test_a_pool_whose_queues_can_go_nowhere_says_so(
+    make_api: MakeApi, tmp_path: Path
+) -> None:
+    drain = "/v2/pools/one/drain"
+    async with make_api(**ADMIN, drain_wait=0.1) as api:
+        await Pools(api, tmp_path).make("one")
+        await api.expect(201, "PUT", "/v2/flavors/f", {"pool_list": ["one"]})
+        await api.expect(201, "PUT", "", {"_flavor": "f"})
+        await api.post({"body": 1})
+        await api.call("PATCH", "/v2/pools/one", {"weight": 0})
+        await api.expect(202, "POST", drain)
+        found = await api.until(drain, lambda found: found["problem"])
+        assert found["problem"] == "No pool of the flavor f takes new queues."
+        assert [one["body"] for one in await api.claim()] == [1]
 
 
 async def test_a_queue_with_a_history_lies_in_the_servers_own_store(

@@ -158,6 +158,17 @@ async def test_refuses_a_history_that_the_message_store_could_not_keep(
         await api.expect(400, "PUT", "", {key: 0}, says="management_store")
 
 
+async def test_limits_the_queues_of_a_project(make_api: MakeApi) -> None:
+    async with make_api(max_queues_per_project=2) as api:
+        await api.expect(201, "PUT", "/v2/queues/a")
+        await api.expect(201, "PUT", "/v2/queues/b")
+        answer = await api.call("PUT", "/v2/queues/c")
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        answer = await api.call("POST", "/v2/queues/d/messages", {"messages": [{"body": 1}]})
+        assert answer.status_code == 503
+        await api.expect(204, "PUT", "/v2/queues/b")
+
+
 async def test_without_a_limit_there_are_as_many_as_the_operator_allows(make_api: MakeApi) -> None:
     most = ("queues_per_page", "messages_per_page", "messages_per_claim_or_pop")
     few = {f"max_{name}": 3 for name in (*most, "subscriptions_per_page", "pools_per_page")}

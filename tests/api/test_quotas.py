@@ -12,6 +12,7 @@ import pytest
 from tests.api.conftest import PROJECT, Api, MakeApi, bearer
 from tests.api.sockets import Raw, request
 from tests.server import ServerProcess
+from tests.services import RedisServer
 from tests.waiting import until
 from zaqar_lite.domain.identity import DELIVERIES_PROJECT
 
@@ -98,6 +99,19 @@ async def test_requests_that_wait_are_bounded(make_api: MakeApi) -> None:
         await until(lambda: usage(api), lambda used: used["waiters"] == 1)
         assert is_full(await api.call("POST", path))
         await api.post({"body": 2})
+        assert (await waiting).status_code == 201
+
+
+async def test_processes_on_one_store_have_a_quota_of_waiters_together(
+    make_api: MakeApi, redis_server: RedisServer
+) -> None:
+    """Connections are counted by the same leases."""
+    settings = {"store": redis_server.url, "quotas": {"waiters": 1}}
+    async with make_api(**settings) as one, make_api(**settings) as two:
+        waiting = asyncio.create_task(one.call("POST", "claims?wait=20"))
+        await until(lambda: usage(two), lambda used: used["waiters"] == 1)
+        assert is_full(await two.call("POST", "claims?wait=20"))
+        await one.post({"body": 1})
         assert (await waiting).status_code == 201
 
 

@@ -1,5 +1,6 @@
 """Filters, priorities and copies over HTTP (RFC 0001), on a store that has the capability."""
 
+import uuid
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,25 @@ async def test_a_queue_that_has_a_filter_can_be_changed_at_the_limit(
         await api.expect(400, "PUT", "/v2/queues/c", {"_filter": "TRUE"})
 
 
+async def test_a_history_names_the_last_clients_only(api: Api) -> None:
+    await api.call("PUT", "", {"_done_retention": 60})
+    await api.post({"body": 1})
+    clients = [str(uuid.UUID(int=number)) for number in range(1, 68)]
+    for client in clients:
+        claim = await api.call("POST", "claims", Client_ID=client)
+        (message,) = claim.json()["messages"]
+        if client != clients[-1]:
+            await api.call("DELETE", claim.headers["location"])
+    await api.call("DELETE", message["href"], Client_ID=clients[-1])
+    (line,) = (await api.call("GET", "history?state=done")).json()["messages"]
+    assert line["attempts"] == 67
+    assert line["consumers"] == [client.replace("-", "") for client in clients[-65:]]
+    nines = "9" * 5_000
+    for marker in (f"{nines}-1", f"1-{nines}", "9" * 30 + "-1", "x", "-", "%D9%A1-1"):
+        answer = await api.expect(200, "GET", f"history?state=done&marker={marker}")
+        assert answer.json()["messages"] == []
+
+
 async def test_a_post_makes_no_more_copies_than_is_allowed(make_api: MakeApi) -> None:
     async with make_api(max_copies_per_post=10) as api:
         for number in range(5):
@@ -72,3 +92,16 @@ async def test_a_message_whose_filters_cost_too_much_is_refused(api: Api) -> Non
     answer = await api.expect(400, "POST", "messages", messages)
     assert answer.json()["description"].startswith("Message 1: The filters take more than")
     assert await api.bodies() == [1]
+
+
+async def test_a_stored_filter_that_is_refused_now_is_passed_over(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr("zaqar_lite.domain.filters.MAX_PATTERN", 1_000)
+        filters = {"_filter": "a LIKE '" + "x" * 257 + "'"}
+        await api.expect(201, "PUT", "/v2/queues/old", filters)
+    await api.call("PUT", "/v2/queues/new", {"_filter": "TRUE"})
+    await api.post({"body": 1})
+    assert (await api.bodies("new"), await api.bodies("old")) == ([1], [])
+    assert (await api.call("GET", "/v2/queues/old")).json()["_filter"] == filters["_filter"]

@@ -116,6 +116,24 @@ async def test_a_trust_that_keystone_fails_at_keeps_no_other(
         await left(keystone, 0)
 
 
+async def test_a_receiver_that_answers_410_ends_it_and_to_enable_makes_another(
+    make_api: MakeApi, keystone: Keystone
+) -> None:
+    async with Receiver(410) as receiver, make_api(**settings(keystone)) as api:
+        made = await subscribe(api, keystone, f"trust+{receiver.url}/hook")
+        await api.post({"body": 1})
+        (request,) = await receiver.wait(1)
+        assert request.headers["x-auth-token"] in keystone.state.tokens
+        await left(keystone, 0)
+        shown = await api.call("GET", f"subscriptions/{made}?details=true")
+        assert shown.json()["disabled"]["reason"] == "the receiver answered 410"
+        await api.expect(204, "PATCH", f"subscriptions/{made}", {"disabled": False})
+        assert len(keystone.state.trusts) == 1
+        receiver.statuses[:] = [204]
+        await api.post({"body": 2})
+        await receiver.wait(2)
+
+
 @pytest.mark.parametrize("sealed", [False, True])
 async def test_a_server_that_starts_ends_what_was_left_and_nothing_else(
     make_api: MakeApi, keystone: Keystone, tmp_path: Path, sealed: bool

@@ -1,6 +1,8 @@
 """Requests that wait: woken by what happens, in their turn, never for a client that has gone."""
 
+import asyncio
 import time
+from typing import Any
 
 import httpx
 import pytest
@@ -20,6 +22,25 @@ async def test_a_wait_ends_with_the_empty_answers_of_ever(api: Api) -> None:
     assert listed.json() == {"messages": [], "links": []}
     popped = await api.call("DELETE", "messages?pop=1&wait=1")
     assert popped.json() == {"messages": []}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "document"),
+    [
+        ("POST", "claims?limit=21&wait=30", None),
+        ("POST", "claims?wait=30", {"ttl": 59}),
+        ("DELETE", "messages?pop=21&wait=30", None),
+    ],
+)
+async def test_a_wrong_request_is_refused_before_it_waits_behind_others(
+    api: Api, method: str, path: str, document: Any
+) -> None:
+    first = asyncio.create_task(api.claim(1, "&wait=30"))
+    await api.until("/v2/quota", lambda shown: shown["usage"]["waiters"] == 1)
+    async with asyncio.timeout(10):
+        await api.expect(400, method, path, document)
+    await api.post({"body": 1})
+    assert [one["body"] for one in await asyncio.wait_for(first, 20)] == [1]
 
 
 def waiting_claim(server: ServerProcess, wait: int) -> Raw:

@@ -261,3 +261,10 @@ async def test_what_waits_for_another_process_is_not_in_the_clear(
     (kept,) = page.messages
     assert (b"a secret" in kept.body) == ("[clear]" in request.node.name)
     assert kept.ttl_ms <= 60_000
+
+
+def test_projects_are_spread_over_the_lanes() -> None:
+    """The notes of one project hold up those of few others."""
+    projects = [f"project-{number}" for number in range(50)]
+    assert {outbox.outbox_queue(one) for one in projects} == set(outbox.OUTBOX_QUEUES)
+    assert {outbox.retry_queue(one) for one in projects} == set(outbox.RETRY_QUEUES)

@@ -124,6 +124,27 @@ async def test_who_gave_up_waiting_lets_nobody_else_in(monkeypatch: pytest.Monke
     await go()
 
 
+async def test_an_address_gets_more_turns_at_a_time_up_to_a_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(login_throttle, "LONGEST", 60.0)  # however busy the machine is
+    pace, inside, most = LookupLimits(60), 0, 0
+
+    async def go() -> None:
+        nonlocal inside, most
+        async with pace.turn("192.0.2.1"):
+            inside += 1
+            most = max(most, inside)
+            await asyncio.sleep(0)
+            inside -= 1
+
+    await asyncio.gather(*(go() for _ in range(200)))
+    assert most == login_throttle.WIDEST
+    many = (go() for _ in range(login_throttle.WIDEST + login_throttle._MOST_WAITING + 1))
+    told = await asyncio.gather(*many, return_exceptions=True)
+    assert [type(one) for one in told if one is not None] == [TooMany]
+
+
 async def test_a_key_that_is_disabled_while_it_is_looked_up_signs_nothing_afterwards() -> None:
     clock = Clock()
     management: ManagementStore = create("memory://", clock=clock, options=StoreOptions())[1]

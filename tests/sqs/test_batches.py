@@ -133,3 +133,16 @@ async def test_a_batch_tells_which_messages_the_store_did_not_delete(
         assert len((await sqs.call("DeleteMessageBatch", Entries=both))["Successful"]) == 2
         sqs.api.advance(61)
         assert await sqs.receive() == []
+
+
+async def test_handles_of_several_receives_are_settled_at_once(sqs: Sqs) -> None:
+    await sqs.call("SendMessageBatch", Entries=entries(4))
+    messages = [one for _ in range(4) for one in await sqs.receive(MaxNumberOfMessages=1)]
+    held = [
+        {"Id": f"{number}-{again}", "ReceiptHandle": one["ReceiptHandle"]}
+        for number, one in enumerate(messages)
+        for again in range(2)
+    ]
+    assert len((await sqs.call("DeleteMessageBatch", Entries=held))["Successful"]) == 8
+    sqs.api.advance(31)
+    assert await sqs.receive() == []

@@ -3,6 +3,7 @@
 import asyncio
 import html
 import re
+import threading
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from zaqar_lite.domain.limits import MAX_PAGE_BYTES
 from zaqar_lite.server.loading import load
 from zaqar_lite.service.metrics import queue_depths as recent
 from zaqar_lite.ui.formats import spark
+from zaqar_lite.ui.page import Page
 from zaqar_lite.ui.settings import FIELDS
 
 pytestmark = pytest.mark.anyio
@@ -556,3 +558,25 @@ async def test_messages_are_shown_by_state(browser: Browser) -> None:
     found = {state: await shown(state) for state in ("all", "ready", "delayed", "claimed")}
     assert found == {"all": ["r", "c", "d"], "ready": ["c"], "delayed": ["d"], "claimed": ["r"]}
     await browser.look(f"{browser.queue}?state=nonsense")
+
+
+async def test_first_looks_load_the_page_once_and_in_a_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It takes a tenth of a second, in which others are served."""
+    loaded: list[threading.Thread] = []
+    looked: list[str] = []
+
+    async def show(scope: Any, *_: Any) -> None:
+        looked.append(scope["path"])
+
+    def load(_: Page) -> Any:
+        loaded.append(threading.current_thread())
+        return show
+
+    monkeypatch.setattr(Page, "_load", load)
+    page = Page(authenticates=False)
+    await asyncio.gather(*(page({"path": path}, *[None] * 2) for path in "ab"))  # type: ignore[arg-type]
+    assert sorted(looked) == ["a", "b"]
+    (thread,) = loaded
+    assert thread is not threading.main_thread()
