@@ -1,13 +1,14 @@
 """Permits that processes lease of one quota: never too many, and none lost with a process."""
 
 import asyncio
+import json
 
 import pytest
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.identity import DELIVERIES_PROJECT
-from zaqar_lite.domain.models import Record, StoreOptions
+from zaqar_lite.domain.models import MAX_RECORD, Record, StoreOptions
 from zaqar_lite.service.quotas.concurrency_limits import (
     EXPIRES,
     HEARTBEAT,
@@ -179,3 +180,30 @@ async def test_what_a_project_uses_is_told_of_all_processes() -> None:
     assert await processes.limits[0].total_of("p") == 5
     await processes.leases[1].stop()
     assert await processes.limits[0].total_of("p") == 3
+
+
+async def test_a_process_that_uses_nothing_writes_nothing() -> None:
+    processes = Processes(1)
+    await processes.limits[0].take(DELIVERIES_PROJECT, None)
+    await processes.beat()
+    assert await processes.management.list_records("process", "", limit=10) == []
+    await processes.limits[0].take("p", None)
+    await processes.beat()
+    processes.limits[0].leave("p")
+    await processes.beat()
+    (told,) = await processes.management.list_records("process", "", limit=10)
+    assert json.loads(told.value) == {"connections": {}}
+    for _ in range(6):
+        await processes.beat()
+    assert await processes.management.list_records("process", "", limit=10) == []
+
+
+async def test_what_many_projects_use_fits_into_a_record() -> None:
+    processes = Processes(2)
+    for number in range(2_000):
+        await processes.limits[0].take(f"{number:0256}", None)
+    await processes.limits[0].take(f"{7:0256}", None)
+    await processes.beat()
+    (told,) = await processes.management.list_records("process", "", limit=10)
+    assert len(told.value) < MAX_RECORD
+    assert await processes.limits[1].total_of(f"{7:0256}") == 2

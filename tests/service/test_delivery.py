@@ -196,6 +196,25 @@ async def test_what_was_delivered_is_deleted_after_a_deletion_failed(
         await asyncio.wait_for(failed.wait(), 10)
 
 
+async def test_large_messages_are_worked_on_a_few_at_a_time() -> None:
+    messages, _ = create("memory://", clock=Clock(), options=StoreOptions())
+    for _ in range(200):
+        new = NewMessage(b'"%s"' % (b"x" * 262_144), 60_000)
+        await messages.post(INTERNAL, [new], client_id="c", version=None)
+    begun, go_on = 0, asyncio.Event()
+
+    async def act(message: Message) -> None:
+        nonlocal begun
+        begun += len(message.body)
+        await go_on.wait()
+
+    async with working(messages, act):
+        await asyncio.sleep(1)
+        assert 0 < begun < 32 * 1_048_576
+        go_on.set()
+    assert begun > 200 * 262_144
+
+
 BODY = b'{"body": "a secret of some length", "ttl": 60}'
 
 

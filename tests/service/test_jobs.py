@@ -149,6 +149,22 @@ async def test_a_project_runs_so_many_jobs() -> None:
     await jobs.begin(QueueRef("p", "letters"), JobAct.REDRIVE, ORDER)
 
 
+async def test_slow_jobs_of_a_few_projects_hold_up_no_other_project() -> None:
+    one = Composed()
+    jobs, runner = one.jobs(), JobRunner(one.jobs(), one.clock, lambda: 0)
+    letters = [NewMessage(b"1", 600_000) for _ in range(60)]
+    for project in "abcde":
+        for number in range(1 if project == "e" else 8):
+            queue = QueueRef(project, f"letters-{number}")
+            await one.store.post(queue, letters, client_id="c", version=None)
+            rate = None if project == "e" else 1
+            order = Order(filter=Choice(), to="back", max_per_second=rate)
+            last = await jobs.begin(queue, JobAct.REDRIVE, order)
+    runner.start()
+    await until(lambda: jobs.get(queue, JobAct.REDRIVE, last.id), Job.is_over)
+    await runner.stop()
+
+
 @pytest.mark.parametrize(
     ("alone", "longest", "sizes"),
     [

@@ -11,7 +11,7 @@ import pytest
 from tests.waiting import until
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import TooMany, Unavailable
-from zaqar_lite.domain.models import ClaimRequest, DelayMode, QueueRef, StoreOptions
+from zaqar_lite.domain.models import ClaimRequest, DelayMode, ListQuery, QueueRef, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.service import long_polling
 from zaqar_lite.service.long_polling import LongPolling
@@ -175,6 +175,25 @@ async def test_who_is_woken_and_can_not_ask_leaves_the_message_to_the_next(house
     assert await asyncio.wait_for(second, 5) == posted
 
 
+async def test_that_there_may_be_more_is_passed_on_by_who_asks_for_another_reason(
+    house: House,
+) -> None:
+    """A hint that counts messages wakes as many; one that does not must go from hand to hand."""
+    announce_nothing(house)
+    first = await house.join(QUEUE, reads=False)
+    sleeping = asyncio.create_task(first.sleep(600))
+    await turns()
+    first.line.announced(1)
+    assert await asyncio.wait_for(sleeping, 5)
+    first.ask()
+    first.line.wake(1)  # by one who has found something
+    others = [asyncio.create_task(house.wait(QUEUE)) for _ in range(2)]
+    await turns()
+    posted = await house.post(QUEUE, 2)
+    await first.leave()
+    assert sorted(await asyncio.wait_for(asyncio.gather(*others), 5), key=str) == posted
+
+
 async def test_who_is_woken_and_goes_wakes_the_next(house: House) -> None:
     first = await house.join(QUEUE, reads=False)
     sleeping = asyncio.create_task(first.sleep(600))
@@ -184,6 +203,15 @@ async def test_who_is_woken_and_goes_wakes_the_next(house: House) -> None:
     assert await asyncio.wait_for(sleeping, 5)
     await first.leave()
     assert await asyncio.wait_for(second, 5) == posted
+
+
+async def test_more_messages_than_wait_are_left_to_who_comes_meanwhile(house: House) -> None:
+    first = await house.waiter(QUEUE)
+    posted = await house.post(QUEUE, 3)
+    second = asyncio.create_task(house.wait(QUEUE))
+    third = asyncio.create_task(house.wait(QUEUE))
+    found = await asyncio.wait_for(asyncio.gather(first, second, third), 5)
+    assert sorted(map(str, found)) == sorted(posted)
 
 
 async def test_a_consumer_that_comes_back_asks_once_and_watches_no_more(house: House) -> None:
@@ -248,6 +276,17 @@ async def test_the_safety_poll_finds_what_no_hint_told(house: House) -> None:
     assert await asyncio.wait_for(waiting, 10) is not None
 
 
+async def test_nobody_waits_longer_for_the_announcements_than_for_a_message(house: House) -> None:
+
+    async def watch(*_: object) -> Watch:
+        await asyncio.sleep(600)  # the store is silent
+        raise AssertionError
+
+    house.messages.watch = watch  # type: ignore[method-assign, assignment]
+    async with asyncio.timeout(10):
+        assert await house.wait(QUEUE, seconds=0.01) is None
+
+
 async def test_a_watch_that_failed_is_tried_again_with_the_next_poll(house: House) -> None:
     watch, tries = house.messages.watch, Counter[str]()
 
@@ -267,6 +306,36 @@ async def test_a_watch_that_failed_is_tried_again_with_the_next_poll(house: Hous
     assert await asyncio.wait_for(waiting, 10) == posted
 
 
+async def test_a_bug_of_the_store_does_not_end_the_safety_poll(house: House) -> None:
+    looks = Counter[str]()
+
+    async def due() -> int | None:
+        looks["all"] += 1
+        if looks["all"] == 1:
+            raise KeyError
+        return None
+
+    house.messages.poll_interval_ms = 20
+    announce_nothing(house, due)
+    waiting = await house.waiter(QUEUE)
+    (posted,) = await house.post(QUEUE)
+    assert await asyncio.wait_for(waiting, 5) == posted
+
+
+async def test_a_queue_that_a_bug_lets_nobody_watch_is_asked_about_all_the_same(
+    house: House,
+) -> None:
+
+    async def watch(*_: object) -> Watch:
+        raise KeyError
+
+    house.messages.watch = watch  # type: ignore[method-assign, assignment]
+    waiting = asyncio.create_task(house.wait(QUEUE, seconds=60))
+    await turns()
+    (posted,) = await house.post(QUEUE)
+    assert await asyncio.wait_for(waiting, 5) == posted
+
+
 async def test_one_too_many_is_refused_and_frees_nothing() -> None:
     house = House(most=1)
     waiting = await house.waiter(QUEUE)
@@ -276,3 +345,39 @@ async def test_one_too_many_is_refused_and_frees_nothing() -> None:
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     assert house.waiting.limit.count == 0
+
+
+async def test_what_is_due_and_not_to_be_had_is_asked_for_less_and_less_often(house: House) -> None:
+
+    async def due(queue: QueueRef) -> int | None:
+        return 0
+
+    cast(SqlMessageStore, house.messages).next_due = due  # type: ignore[method-assign]
+    assert await house.wait(QUEUE, seconds=1.5) is None
+    assert house.asked[QUEUE] <= 12, "50 a second before"
+
+
+async def test_a_reader_that_sees_late_what_a_sweep_made_ready_is_woken_again(house: House) -> None:
+    """A stream of events tells what is due a millisecond later than the store has it ready."""
+
+    async def ask() -> bool | None:
+        page = await house.messages.list_messages(QUEUE, ListQuery(limit=9, include_delayed=True))
+        (message,) = page.messages
+        return (message.delay_expires_at or 0) < message.now or None
+
+    async def sweep() -> None:
+        while True:
+            await house.messages.sweep(100)
+            await asyncio.sleep(0)
+
+    sweeping = asyncio.create_task(sweep())
+    loop, seconds = asyncio.get_running_loop(), []
+    for _ in range(12):
+        begun = loop.time()
+        new = [NewMessage(b"1", 3_600_000, delay_ms=25)]
+        await house.messages.post(QUEUE, new, client_id="p", version=None)
+        assert await house.wait(QUEUE, 60, ask, reads=True)
+        seconds.append(loop.time() - begun)
+        await house.messages.purge(QUEUE)
+    sweeping.cancel()
+    assert max(seconds) < 30, "it was not the last look, at the end of the wait"

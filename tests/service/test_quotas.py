@@ -14,7 +14,7 @@ from zaqar_lite.domain.models import ClaimRequest, DelayMode, QueueRef, Spent, S
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.quotas import UNLIMITED, Quota
 from zaqar_lite.service.quotas import quotas as module
-from zaqar_lite.service.quotas.quota_usage import COUNT_AGAIN, MessageQuota
+from zaqar_lite.service.quotas.quota_usage import COUNT_AGAIN, COUNT_EVERY, MessageQuota
 from zaqar_lite.service.quotas.quotas import Quotas
 from zaqar_lite.service.quotas.rate_limits import (
     MANAGE,
@@ -110,6 +110,17 @@ async def test_room_that_was_made_is_seen_by_the_next_count(took: float, rest: f
         await it.post(it.one, 1)
 
 
+async def test_what_another_process_took_is_seen_by_the_next_count() -> None:
+    it = await house(Quota(messages=4))
+    await it.post(it.one, 1)
+    await it.post(it.other, 1, 1)
+    await it.post(it.one, 1, 1)  # five: by what the other took the quota is exceeded
+    it.time.now += 2 * COUNT_EVERY
+    with pytest.raises(QuotaReached):
+        await it.post(it.other, 1)
+    assert await it.other.usage("p") == (5, 5)
+
+
 @pytest.mark.parametrize("order", ["in turns", "one after the other", "at random"])
 @pytest.mark.parametrize(
     ("quota", "most"),
@@ -137,6 +148,19 @@ async def test_two_processes_exceed_a_quota_by_an_eighth_of_it_at_most(
     assert (quota.messages or 0) + (quota.bytes or 0) <= stored * size <= most
 
 
+async def test_a_count_that_grows_old_is_made_anew_beside_a_post() -> None:
+    it = await house(Quota(messages=4))
+    await it.post(it.one, 1)
+    await it.post(it.other, 1, 1, 1)
+    it.time.now += COUNT_EVERY
+    await it.post(it.one)
+    count = it.one._tallies["p"].count
+    assert count is not None
+    await count
+    with pytest.raises(QuotaReached):
+        await it.post(it.one, 1)
+
+
 async def test_a_slow_count_is_made_rarely_and_all_the_room_that_it_found_is_used() -> None:
     it = await house(Quota(messages=10), shared=True)
     counted = Counted(it.messages, it.time, seconds=1.0)
@@ -151,6 +175,26 @@ async def test_a_slow_count_is_made_rarely_and_all_the_room_that_it_found_is_use
     it.time.now += 0.2
     await it.post(it.one, 1, 1)
     assert counted.counts == 2
+
+
+async def test_posts_wait_for_a_long_count_in_its_first_second_alone() -> None:
+    it = await house(Quota(messages=10))
+    goes_on = asyncio.Event()
+
+    class Long(Counted):
+        async def stats(self, queue: QueueRef) -> Stats:
+            await goes_on.wait()
+            return await super().stats(queue)
+
+    it.one.messages = cast(MessageStore, Long(it.messages, it.time))
+    first = asyncio.create_task(it.post(it.one, 1))
+    await asyncio.sleep(0)
+    it.time.now += 1.1
+    async with asyncio.timeout(0.5):
+        await it.post(it.one, 1)
+    assert not first.done()
+    goes_on.set()
+    await first
 
 
 @pytest.mark.parametrize("is_stored", [True, False])

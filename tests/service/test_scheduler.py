@@ -5,18 +5,18 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tests.service.composed import Composed
 from tests.service.test_subscriptions import Interrupted
 from tests.waiting import rounds_beside
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import (
-    LimitReached,
-)
+from zaqar_lite.domain.errors import Invalid, LimitReached
 from zaqar_lite.domain.models import ListQuery, Message, QueueRef
 from zaqar_lite.service.schedules.schedules import (
     DUE_PROJECT,
@@ -96,6 +96,34 @@ async def test_each_instant_has_one_message(place: Place) -> None:
     assert (schedule.fired, schedule.failed, schedule.uncertain) == (7, 0, 0)
 
 
+async def test_what_is_over_leaves_nothing_in_the_index(place: Place) -> None:
+    """Nor do changes and deletions; what is written wakes the scheduler."""
+    woken: list[None] = []
+    place.schedules.wake_scheduler = lambda: woken.append(None)
+
+    async def entries() -> int:
+        return len(await place.schedules.index.page(DUE_PROJECT, None, 100))
+
+    await place.put(every=60)
+    assert len(woken) == 1
+    for _ in range(3):
+        place.clock.advance(MINUTE)
+        await place.run()
+    assert await entries() == 1
+    await place.schedules.kind.delete("p", "s")  # as by a server that was killed then
+    place.clock.advance(2 * MINUTE)
+    assert [(await one.step())[0] for one in place.schedulers] == [1, 0]
+    assert (await entries(), len(await place.posted())) == (0, 3)
+    for minute in range(3):
+        await place.put(at=f"2090-01-01T00:0{minute}:00Z")
+        later = {"at": f"2090-01-01T01:0{minute}:00Z"}
+        await place.schedules.change("p", "s", partial(replace, **later))
+    assert await entries() == 1
+    for _ in range(2):
+        await place.schedules.delete("p", "s")
+        assert await entries() == 0
+
+
 def put_again(schedules: Schedules) -> Awaitable[object]:
     return schedules.put("p", "s", plan(at="2030-01-01T01:00:00Z"))
 
@@ -166,6 +194,20 @@ async def test_overlap_skips_while_the_last_one_is_there(place: Place) -> None:
     assert (schedule.fired, schedule.overlapped) == (2, 2)
 
 
+async def test_jitter_is_behind_the_instant(place: Place) -> None:
+    await place.put(every="1h", start="2030-01-01T01:00:00Z", jitter="10m")
+    schedule = await place.schedules.kind.get("p", "s")
+    late = schedule.due_at - schedule.next
+    assert 0 < late < 10 * MINUTE
+    place.move_to(1)
+    place.clock.advance(late - 1_000)
+    await place.run()
+    assert await place.posted() == []
+    place.clock.advance(1_000)
+    await place.run()
+    assert len(await place.posted()) == 1
+
+
 class _Killed(BaseException):
     """Ends what runs, wherever it is, as a kill does."""
 
@@ -233,6 +275,17 @@ async def test_after_a_long_outage_in_the_middle_nothing_is_posted_twice(
     assert (schedule.fired, schedule.uncertain, schedule.missed) == (0, 1, 1)
 
 
+async def test_a_queue_that_does_not_take_the_message_is_told(place: Place) -> None:
+    await place.put(every="1h", body="x" * 2_000)
+    queues = place.schedules._messages.queues
+    await queues.create(QUEUE, {"_max_messages_post_size": 1_024})
+    place.clock.advance(HOUR)
+    await place.run()
+    schedule = await place.schedules.kind.get("p", "s")
+    assert schedule.failed == 1
+    assert "bytes" in schedule.error
+
+
 async def test_queues_that_take_nothing_hold_up_no_other(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,6 +302,32 @@ async def test_queues_that_take_nothing_hold_up_no_other(
     monkeypatch.setattr(place.messages, "post", post)
     place.clock.advance(HOUR + 2_000)
     assert (await place.schedulers[0].step())[0] == 1
+    assert len(await place.posted()) == 1
+
+
+async def test_a_full_queue_is_tried_seldom_and_is_posted_to_when_it_has_room(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await place.put(every="1h")
+    original, is_full, tries = place.messages.post, True, 0
+
+    async def post(queue: QueueRef, *args: Any, **more: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        if is_full:
+            raise LimitReached("The queue is full.")
+        return await original(queue, *args, **more)
+
+    monkeypatch.setattr(place.messages, "post", post)
+    place.clock.advance(HOUR)
+    for _ in range(120):
+        await place.schedulers[0].step()
+        place.clock.advance(1_000)
+    assert tries == 8
+    assert len(caplog.records) == tries
+    is_full = False
+    place.clock.advance(15_000)
+    await place.schedulers[0].step()
     assert len(await place.posted()) == 1
 
 
@@ -348,6 +427,23 @@ async def test_a_day_of_minutes_is_caught_up_with_in_small_steps() -> None:
     assert (passed, schedule.missed) == ([3 * DAY - MINUTE, 3 * DAY], 3 * 1_440 - 2)
 
 
+async def test_minutes_missed_more_than_a_week_ago_count_as_one() -> None:
+    schedule = Schedule("s", plan(cron="* * * * *", missed="skip"), created_at=0)
+    schedule.set_next(0)
+    assert await schedule.pass_due(100 * DAY) == [100 * DAY]
+    assert schedule.missed == 7 * 1_440
+
+
+@pytest.mark.parametrize(("missed", "count"), [("skip", 31), ("one", 32), ("all", 100)])
+async def test_days_of_seconds_are_caught_up_with_at_once(missed: str, count: int) -> None:
+    """Those that are passed over are counted, and not made one by one."""
+    schedule = Schedule("s", plan(every=1, catch_up=86_400, missed=missed), created_at=0)
+    schedule.set_next(0)
+    instants = await schedule.pass_due(300 * DAY)
+    assert instants == [300 * DAY - 1000 * n for n in reversed(range(count))]
+    assert schedule.missed == 300 * 86_400 - count
+
+
 async def test_jitter_longer_than_the_interval_loses_no_instant() -> None:
     """An instant is late by its own jitter's end, and no earlier than the one before it."""
     schedule = Schedule("s", plan(every=60, jitter="10m", missed="skip"), created_at=0)
@@ -357,3 +453,17 @@ async def test_jitter_longer_than_the_interval_loses_no_instant() -> None:
         posted += await schedule.pass_due(schedule.due_at + 1_000)
     assert posted == [MINUTE * n for n in range(1, 1 + len(posted))]
     assert schedule.missed == 0
+
+
+async def test_by_hand_it_posts_where_it_asked_whether_it_may(place: Place) -> None:
+    await place.put(every="1h")
+    asked: list[str] = []
+    await place.schedules.fire("p", "s", asked.append)
+    assert (asked, len(await place.posted())) == ([QUEUE.name], 1)
+
+    def refuse(_: str) -> None:
+        raise Invalid("not there")
+
+    with pytest.raises(Invalid):
+        await place.schedules.fire("p", "s", refuse)
+    assert len(await place.posted()) == 1

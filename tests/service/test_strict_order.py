@@ -1,6 +1,7 @@
 """Ordered subscriptions, where the clocks of processes differ."""
 
 import asyncio
+import json
 from collections.abc import Coroutine, Mapping
 from contextlib import nullcontext
 from typing import Any, cast
@@ -24,7 +25,7 @@ from zaqar_lite.domain.posts import Copy, NewMessage
 from zaqar_lite.domain.subscriptions import Subscription, SubscriptionDraft
 from zaqar_lite.domain.topics import topic_ref
 from zaqar_lite.service.delivery.attempt import Answer, DeliverySender, Notification, Transport
-from zaqar_lite.service.delivery.deliveries import Deliver, Deliveries, Look, StrictOrder
+from zaqar_lite.service.delivery.deliveries import KIND, Deliver, Deliveries, Look, StrictOrder
 from zaqar_lite.service.delivery.inspection import AttemptLog
 from zaqar_lite.service.delivery.internal_targets import QueueTarget
 from zaqar_lite.service.delivery.outbox import (
@@ -32,7 +33,9 @@ from zaqar_lite.service.delivery.outbox import (
     Forwarded,
     OutboxMessage,
     decode_delivery,
+    deliver_later,
     encode,
+    failed_queue,
     ordered_queue,
     outbox_queue,
     retry_queue,
@@ -196,6 +199,27 @@ async def test_work_that_the_store_ends_holds_no_queue(monkeypatch: pytest.Monke
     assert delivered == ["a", "a"]
 
 
+async def test_a_turn_that_comes_too_early_by_this_clock_is_taken_again() -> None:
+    """It was posted by a process whose clock is ahead; its key must not stop the next one."""
+    store_clock, clock = Clock(), Clock()
+    messages, management = create("memory://", clock=store_clock, options=StoreOptions())
+    process = Process(clock, (messages, management))
+    deliveries = process.deliver({})
+    made = await process.subscribe()
+    name = (await process.subscriptions.get(QUEUE, made)).name
+    held = {"until": clock.now_ms() + 5_000}  # by an earlier version
+    await management.put_record(KIND, QUEUE.project, name, json.dumps(held).encode(), expected=0)
+    await deliveries._work_on_ordered(QUEUE, made)
+    lane = retry_queue(QUEUE.project)
+    for advanced in (5_000, 5_100):
+        store_clock.advance(advanced)
+        request = ClaimRequest(1, None, DelayMode.HONOUR, 60_000, client_id="worker")
+        (turn,) = (await messages.claim(lane, request)).messages
+        await deliveries._deliver_again(turn)
+        await messages.delete(lane, [turn.id], claim_ids=None)
+    assert (await messages.stats(lane)).total == 1
+
+
 async def test_delayed_messages_keep_their_order_though_clocks_differ() -> None:
     """Some were stored at a later instant, by the store's clock, than their outbox messages say."""
     store_clock, clock = still(), still()
@@ -282,6 +306,42 @@ async def test_a_turn_that_fails_repeats_no_delivery_to_others() -> None:
     assert [(one.subscription, one.until - now) for one in wake_ups] == [(ordered, 10_000)]
 
 
+async def test_what_no_queue_takes_is_kept_to_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = Process()
+    messages = process.store
+    deliveries = process.deliver({})
+    draft = SubscriptionDraft("http://r.example/", options={"dead_letter_queue": "letters"})
+    made = (await process.subscriptions.create(QUEUE, draft)).id
+    subscription = await process.subscriptions.get(QUEUE, made)
+
+    async def refuse(_: QueueRef) -> None:
+        raise Invalid("No pool that fits can do it.")
+
+    monkeypatch.setattr(process.queues, "ensure", refuse)
+    delivery = Delivery("p", "orders", made, "a", 0, msgspec.Raw(b"1"))
+    await deliveries.bury(delivery, subscription, "the receiver answered 404")
+    (kept,) = (await messages.list_messages(failed_queue("p", made), ListQuery(10))).messages
+    assert "did not take it: No pool" in decode_delivery(kept.body).reason
+
+
+@pytest.mark.parametrize("down", [0, 1_800_000], ids=["served", "no server"])
+async def test_what_expires_before_its_next_try_is_kept_to_be_listed(down: int) -> None:
+    """Its endpoint may be failing for longer than a message lives, and servers may be down."""
+    process = Process()
+    deliveries = process.deliver({})
+    made = await process.subscribe(ordered=False)
+    until = process.clock.now_ms() + 60_000
+    delivery = Delivery("p", "orders", made, "a", until, msgspec.Raw(b"1"))
+    await deliver_later(process.store, [(delivery, 600.0)], process.clock.now_ms())
+    process.clock.advance(60_000 + down)
+    claim = ClaimRequest(1, delay_mode=DelayMode.HONOUR, ttl_ms=60_000, client_id="c")
+    (message,) = (await process.store.claim(retry_queue("p"), claim)).messages
+    await deliveries._deliver_again(message)
+    failed = ListQuery(10)
+    (kept,) = (await process.store.list_messages(failed_queue("p", made), failed)).messages
+    assert decode_delivery(kept.body).reason == "the message's ttl ended"
+
+
 @pytest.mark.parametrize(("count", "is_allowed"), [(1_000, True), (1_001, False)])
 async def test_a_post_makes_so_many_deliveries_in_order(count: int, is_allowed: bool) -> None:
     process = Process()
@@ -331,6 +391,22 @@ async def test_what_ends_is_sent_nothing_more(ending: str) -> None:
     await process.deliver({"http": receiver})._work_on_ordered(QUEUE, made)
     assert len(receiver.sent) == 1
     assert (await process.store.stats(own)).total == 0
+
+
+async def test_a_list_from_before_a_subscription_was_made_ends_nothing() -> None:
+    """What was posted to it since then is there for it, though this process read others before."""
+    process = Process()
+    await process.subscribe("other.example", ordered=False)
+    assert len(await process.subscribers.of(QUEUE)) == 1
+    elsewhere = Process(process.clock, (process.store, process.management))
+    made = await elsewhere.subscribe()
+    await elsewhere.messages.post(QUEUE, [Draft(b"1")], size=1, client_id="c")
+    receiver = Recorder()
+    await process.deliver({"http": receiver})._work_on_ordered(QUEUE, made)
+    assert receiver.sent == ["http://receiver.example/"]
+    record = await process.management.get_queue(QUEUE)
+    assert record is not None
+    assert record.metadata[ORDERED] == [made]
 
 
 @pytest.mark.parametrize("status", [204, 500])
