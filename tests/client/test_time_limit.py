@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from functools import partial
 
 import pytest
 
@@ -29,6 +30,12 @@ def test_an_exception_at_any_bytecode_of_leaving_leaves_nothing_half_done() -> N
     assert int(places) > 20
 
 
+def test_a_limit_that_is_over_before_the_handler_begins_interrupts_the_handler() -> None:
+    for _ in range(100):
+        with pytest.raises(TimeLimitExceeded, match=r"interrupted after 1e-09 s"):
+            limited(partial(busy, 20), 1e-9, lambda _: None)
+
+
 def test_one_thread_watches_the_deadlines_of_all_threads() -> None:
     late: list[int] = []
     rung = Counter[int]()
@@ -48,6 +55,18 @@ def test_one_thread_watches_the_deadlines_of_all_threads() -> None:
     assert sorted(late) == [0, 2, 4, 6]
     assert sorted(rung) == sorted(threads[number].ident or 0 for number in late)
     assert watching == 1
+
+
+def test_an_error_of_what_shall_happen_then_stops_no_limit(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(_: int) -> None:
+        raise ValueError
+
+    for _ in range(2):
+        with pytest.raises(TimeLimitExceeded):
+            limited(lambda: busy(20), 0.01, fail)
+    assert len(caplog.records) == 2
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")

@@ -12,13 +12,14 @@ from msgspec.structs import replace
 
 from tests.waiting import until
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import KeyReused, Unavailable
+from zaqar_lite.domain.errors import KeyReused, NotFound, Unavailable
 from zaqar_lite.domain.metadata import ORDERED
 from zaqar_lite.domain.models import (
     NO_RETRIES,
     Capability,
     Claimed,
     ClaimRequest,
+    DeadLetter,
     DelayMode,
     ListQuery,
     Message,
@@ -32,11 +33,12 @@ from zaqar_lite.domain.posts import NewMessage, identify
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
 from zaqar_lite.service.delivery.outbox import ordered_queue
 from zaqar_lite.service.pooling import drain as module
-from zaqar_lite.service.pooling.drain import Drain, Drains, DrainWorker
+from zaqar_lite.service.pooling.drain import DRAIN, KEPT_MS, Drain, Drains, DrainWorker
 from zaqar_lite.service.pooling.placement import (
     CARRIED_MS,
     CARRY,
     HELD_MS,
+    PLACE,
     Entry,
     Place,
     Placements,
@@ -215,6 +217,32 @@ async def test_each_message_arrives_once_whatever_step_fails(
     assert (await pools.old.stats(QUEUE)).total == 0
 
 
+async def test_a_sweep_makes_no_dead_letter_of_what_is_on_its_way(
+    pools: Pools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lease has lapsed, which nobody has met before the drain."""
+    await pools.management.create_queue(QUEUE, {"_dead_letter_queue": "letters"}, max_queues=9)
+    await pools.placements.write(LETTERS, Place("old"))
+    dead = RetryPolicy(DeadLetter(LETTERS, max_failures=1))
+    await pools.post(1)
+    await pools.claim(retries=dead)
+    pools.clock.advance(60_000)
+    store = pools.new.import_messages
+
+    async def retries_of(queue: QueueRef) -> RetryPolicy:
+        return dead if queue == QUEUE else RetryPolicy()
+
+    async def beside_a_sweep(*given: Any, **named: Any) -> None:
+        await pools.messages.sweep(1_000, retries_of)
+        await store(*given, **named)
+
+    monkeypatch.setattr(pools.new, "import_messages", beside_a_sweep)
+    async with draining(pools):
+        drain = await until_over(pools)
+    assert drain.moved == 1
+    assert [(await pools.new.stats(one)).total for one in (QUEUE, LETTERS)] == [1, 0]
+
+
 @pytest.mark.parametrize("fails", [None, "import_messages", "delete"])
 async def test_what_a_slow_request_stores_behind_the_move_arrives_too(
     pools: Pools, monkeypatch: pytest.MonkeyPatch, fails: str | None
@@ -276,6 +304,22 @@ async def test_a_frozen_queue_refuses_all_but_the_holders_of_claims(pools: Pools
     assert await pools.listed() == posted[1:]
 
 
+async def test_what_is_under_way_may_end_before_a_frozen_queue_moves(
+    pools: Pools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LOOK_EVERY", 0.01)
+    await pools.post(1)
+    pools.worker.wait = 60
+    async with draining(pools):
+        await until(lambda: pools.placements.entry(QUEUE), lambda entry: entry.place.to == "new")
+        await asyncio.sleep(0.2)
+        assert (await pools.old.stats(QUEUE)).total == 1
+        pools.clock.advance(60_000)
+        await until_place(pools, Place("new", keys_in="old"))
+        pools.clock.advance(240_000)
+        await until_over(pools)
+
+
 async def test_what_is_held_for_a_minute_moves_without_its_holder(
     pools: Pools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,6 +343,19 @@ async def test_what_is_held_for_a_minute_moves_without_its_holder(
         await until_over(pools)
     (moved,) = (await pools.new.list_messages(QUEUE, ListQuery(1, include_delayed=True))).messages
     assert (moved.delay_expires_at or 0) > pools.clock.now_ms()
+
+
+async def test_a_repeated_batch_moves_a_message_with_its_attempts(pools: Pools) -> None:
+    (posted,) = await pools.post(1)
+    claim_id = (await pools.claim()).claim_id or ""
+    failure = [Settlement(posted, Act.RELEASE, delay_ms=60_000, failed=True, reason="no answer")]
+    await pools.messages.settle(QUEUE, claim_id, failure, retries=RetryPolicy())
+    pools.new.fails = "import_messages", False
+    async with draining(pools):
+        await until_over(pools)
+    (moved,) = await pools.messages.get_messages(QUEUE, [posted], details=True)
+    assert [attempt.reason for attempt in moved.attempts] == ["no answer"]
+    assert await pools.consume() == []  # it still waits for its next try
 
 
 async def test_keyed_posts_are_known_across_the_move(pools: Pools) -> None:
@@ -326,6 +383,66 @@ async def test_keyed_posts_are_known_across_the_move(pools: Pools) -> None:
     assert await pools.placements.holds("old") is None
 
 
+async def test_a_queue_moves_on_when_the_pool_before_has_forgotten_its_keys(pools: Pools) -> None:
+    first = await pools.post_keyed("1")
+    async with draining(pools):
+        await until_place(pools, Place("new", keys_in="old"))
+        await pools.registry.put_pool(Pool("newer", "memory://newer", 1))
+        await pools.registry.put_pool(Pool("new", "memory://new", 0))
+        await pools.drains.begin("new")
+        drain = await until(lambda: pools.drains.kind.get("", "new"), lambda drain: drain.problem)
+        assert "forgets" in (drain.problem or "")
+        assert await pools.post_keyed("1") == [(first[0][0], True)]
+        pools.clock.advance(OPTIONS.idempotency_window_ms)
+        await until_place(pools, Place("newer"))
+
+
+async def test_a_deleted_queue_forgets_the_keys_that_it_left_behind(pools: Pools) -> None:
+    ((first, _),) = await pools.post_keyed("1")
+    async with draining(pools):
+        await until_place(pools, Place("new", keys_in="old"))
+        await pools.messages.purge(QUEUE, forget=True)
+        ((again, is_known),) = await pools.post_keyed("1")
+    assert (again != first, is_known) == (True, False)
+
+
+async def test_a_part_of_a_keyed_post_is_known_by_its_own_keys(pools: Pools) -> None:
+    ((first, _),) = await pools.post_keyed("1")
+    half = OPTIONS.idempotency_window_ms // 2
+    pools.clock.advance(half)
+    async with draining(pools):
+        await until_place(pools, Place("new", keys_in="old"))
+        known, (new, _) = await pools.post_keyed("1", "2", whole="all")
+        assert known == (first, True)
+        assert await pools.post_keyed("1", "2", whole="all") == [(first, True), (new, True)]
+        mixed = [
+            NewMessage(b"1", 3_600_000, 0, identify(QUEUE, "1", (b"1",))),
+            NewMessage(b"3", 3_600_000),
+        ]
+        whole = identify(QUEUE, "mixed", (b"1", b"3"))
+        with pytest.raises(Unavailable):
+            await pools.messages.post(QUEUE, mixed, client_id=CLIENT, batch_key=whole, version=None)
+        pools.clock.advance(half)
+        await until_over(pools)
+    again, last = await pools.post_keyed("1", "2", whole="all")
+    assert (again[1], last) == (False, (new, True))
+
+
+async def test_drains_of_many_pools_go_on_and_are_forgotten_after_their_end(pools: Pools) -> None:
+    posted = await pools.post(1)
+    for number in range(100):
+        other = Drain(f"a-{number}", "0", 1, ended_at=pools.clock.now_ms(), state="completed")
+        await pools.drains.kind.put("", other.pool, other, 0)
+    async with draining(pools):
+        await until_over(pools)
+        assert await pools.consume() == posted
+        assert (await pools.drains.kind.get("", "a-99")).is_over
+        pools.clock.advance(KEPT_MS)
+    assert not await pools.management.list_records(DRAIN, "", limit=1)
+    with pytest.raises(NotFound):
+        await pools.drains.kind.get("", "old")
+
+
 @pytest.mark.parametrize("other", ["pool", "own"])
 async def test_a_pool_that_is_the_same_store_by_another_name_gets_nothing(
     pools: Pools, other: str
@@ -339,6 +456,32 @@ async def test_a_pool_that_is_the_same_store_by_another_name_gets_nothing(
     async with draining(pools):
         await until_problem(pools, "No other store")
         assert await pools.consume() == posted
+
+
+async def test_a_pool_that_was_deleted_meanwhile_is_drained(pools: Pools) -> None:
+    await pools.management.delete_record(PLACE, *QUEUE)
+    await pools.drains.begin("old")
+    await pools.registry.kind.delete("", "old")
+    pools.worker.start()
+    assert (await until_over(pools)).state == "completed"
+    await pools.worker.stop()
+
+
+async def test_a_queue_that_no_other_pool_fits_holds_up_no_other(pools: Pools) -> None:
+    await pools.registry.put_pool(Pool("old", "memory://old", 1))
+    await pools.registry.put_flavor("p", "alone", ["old"])
+    first = QueueRef("p", "a-first")
+    await pools.placements.decide(first, {"_flavor": "alone"})
+    await pools.management.create_queue(first, {"_flavor": "alone"}, max_queues=9)
+    await pools.registry.put_pool(Pool("newer", "memory://newer", 1, "alone"))
+    await pools.registry.put_pool(Pool("old", "memory://old", 0, "alone"))
+    await pools.registry.put_pool(Pool("newer", "memory://newer", 0, "alone"))
+    posted = await pools.post(1)
+    async with draining(pools):
+        await until_place(pools, Place("new"))
+        await until_problem(pools, "takes new queues")
+        assert await pools.listed() == posted
+        assert (await pools.placements.entry(first)).place == Place("old")
 
 
 async def test_a_pool_that_is_away_holds_up_only_what_goes_there(
@@ -388,6 +531,25 @@ async def test_queues_that_lie_together_move_together(pools: Pools) -> None:
     assert len(await pools.places(*group)) == 1
 
 
+async def test_all_queues_of_one_dead_letter_queue_go_with_it_to_one_pool(pools: Pools) -> None:
+    """However many they are, and though other processes would go on when a lease ends."""
+    others = [DrainWorker(pools.messages, pools.drains, wait=0.02) for _ in range(2)]
+    queues = [QueueRef("p", f"q-{number:04}") for number in range(1_100)]
+    metadata = {"_dead_letter_queue": LETTERS.name}
+    for queue in queues:
+        await pools.management.create_queue(queue, metadata, max_queues=9_999)
+        await pools.placements.write(queue, Place("old"))
+    await pools.placements.write(LETTERS, Place("old"))
+    await pools.registry.put_pool(Pool("newer", "memory://newer", 1))
+    async with draining(pools):
+        for other in others:
+            other.start()
+        await until_over(pools)
+        for other in others:
+            await other.stop()
+    assert len(await pools.places(LETTERS, *queues)) == 1
+
+
 async def test_a_group_that_a_crash_froze_in_part_is_frozen_whole(pools: Pools) -> None:
     await pools.management.create_queue(QUEUE, {"_dead_letter_queue": LETTERS.name}, max_queues=9)
     await pools.placements.write(LETTERS, Place("old"))
@@ -397,6 +559,17 @@ async def test_a_group_that_a_crash_froze_in_part_is_frozen_whole(pools: Pools) 
     async with draining(pools):
         await until_over(pools)
     assert await pools.places(QUEUE, LETTERS) == {Place("newer")}
+
+
+async def test_all_queues_of_a_project_with_a_filter_go_to_one_pool(pools: Pools) -> None:
+    filtered = QueueRef("p", "z-filtered")
+    await pools.management.create_queue(QUEUE, {}, max_queues=9)
+    await pools.management.create_queue(filtered, {"_filter": "a = 1"}, max_queues=9)
+    await pools.placements.write(filtered, Place("old"))
+    await pools.registry.put_pool(Pool("newer", "memory://newer", 1))
+    async with draining(pools):
+        await until_over(pools)
+    assert len(await pools.places(QUEUE, filtered)) == 1
 
 
 @asynccontextmanager
@@ -453,6 +626,28 @@ async def test_a_queue_of_the_servers_own_store_redrives_into_a_pool(pools: Pool
     assert (found.origin.source, found.origin.redriven) == (LETTERS.name, 1)
 
 
+async def test_of_what_is_frozen_letters_wait_and_what_was_delivered_is_deleted(
+    pools: Pools,
+) -> None:
+    line, frozen = ordered_queue("p", "s"), Place("old", to="new", group="g", since=1)
+    for queue in (LETTERS, line):
+        await pools.placements.write(queue, Place("old"))
+    (letter,), (delivered,) = await pools.post(1, LETTERS), await pools.post(1, line)
+    for queue in (QUEUE, line):
+        version = (await pools.placements.entry(queue)).version
+        place = replace(frozen, since=pools.clock.now_ms()) if queue == line else frozen
+        await pools.placements.write(queue, place, version)
+    for act in (
+        pools.messages.move(LETTERS, [letter], Move(QUEUE, 3_600_000)),
+        pools.messages.list_messages(line, ListQuery(1)),
+    ):
+        with pytest.raises(Unavailable, match="being moved"):
+            await act
+    assert len(await pools.old.get_messages(LETTERS, [letter])) == 1
+    await pools.messages.delete(line, (delivered,), claim_ids=None)
+    assert (await pools.old.stats(line)).total == 0
+
+
 async def test_a_pool_with_redriven_messages_is_not_empty(pools: Pools) -> None:
     await pools.placements.write(QUEUE, Place("new"))
     assert await pools.placements.holds("old") is None
@@ -507,3 +702,28 @@ async def test_letters_arrive_that_a_process_moves_after_a_long_stop(
     monkeypatch.setattr(pools.old, "move", late)
     async with redriven(pools, [letter]):
         await until(lambda: pools.new.stats(QUEUE), lambda stats: stats.ready)
+
+
+async def test_who_waits_for_a_pool_that_becomes_another_one_may_try_again(pools: Pools) -> None:
+    opening = asyncio.Event()
+
+    class Silent(SqlMessageStore):
+        async def open(self) -> None:
+            opening.set()
+            await asyncio.Event().wait()
+
+    silent, answers = (kind(Database(InRam(), pools.clock, OPTIONS)) for kind in (Silent, Failing))
+    connections = OpenConnections(lambda pool: silent if pool.uri == "memory://1" else answers)
+    waiting = asyncio.create_task(connections.store(Pool("p", "memory://1", 1)))
+    await opening.wait()
+    assert await connections.store(Pool("p", "memory://2", 1)) is answers
+    with pytest.raises(Unavailable, match="another one"):
+        await waiting
+    await connections.close()
+
+
+async def test_a_sweep_comes_to_pools_that_nobody_has_needed_since_the_start(
+    pools: Pools,
+) -> None:
+    await pools.messages.sweep(1_000)
+    await until(lambda: set(pools.messages.connections.stores()) == {"old", "new"})

@@ -10,6 +10,8 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import (
     ConfigurationError,
     Forbidden,
+    LimitReached,
+    NotFound,
     RecordChanged,
     Unavailable,
 )
@@ -17,7 +19,7 @@ from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import Capability, QueueRef, StoreOptions
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.pooling import placement as module
-from zaqar_lite.service.pooling.placement import LEFT_MS, MOVED_MS, Place, Placements
+from zaqar_lite.service.pooling.placement import LEFT_MS, MOVED_MS, PLACE, Place, Placements
 from zaqar_lite.service.pooling.pools import Pool, PoolRegistry, StoreKind
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.storage.management import ManagementStore
@@ -44,6 +46,35 @@ def of_one_queue(clock: Clock) -> tuple[ManagementStore, PoolRegistry, Placement
     return management, registry, placements, queues
 
 
+async def test_queues_that_come_and_go_keep_no_other_from_being_forgotten() -> None:
+    clock = Clock()
+    management, placements = catalogue(clock)
+
+    async def made_and_deleted(name: str) -> None:
+        await placements.write(QueueRef("p", name), Place("pool"))
+        await placements.leave(QueueRef("p", name))
+
+    await made_and_deleted("z-the-last-by-name")
+    for number in range(250):
+        await placements.write(QueueRef("p", f"a-{number:03}"), Place("pool"))
+    for _ in range(3):
+        clock.advance(LEFT_MS)
+        await placements.tidy()
+    kept = await management.list_records(PLACE, "p", limit=1_000)
+    assert [one.name for one in kept] == [f"a-{number:03}" for number in range(250)]
+
+
+async def test_many_entries_go_soon_after_their_queues() -> None:
+    clock = Clock()
+    management, placements = catalogue(clock)
+    for number in range(350):
+        await placements.write(QueueRef("p", f"{number:03}"), Place("pool", left=clock.now_ms()))
+    clock.advance(LEFT_MS)
+    for _ in range(4):
+        await placements.tidy()
+    assert await management.list_records(PLACE, limit=1) == []
+
+
 @pytest.mark.parametrize("is_made", [False, True])
 async def test_an_entry_is_kept_for_a_while_after_its_queue(is_made: bool) -> None:
     """And as long as the queue's record is there, which was never deleted."""
@@ -59,6 +90,17 @@ async def test_an_entry_is_kept_for_a_while_after_its_queue(is_made: bool) -> No
     clock.advance(LEFT_MS + 1)
     await placements.tidy()
     assert (await placements.entry(queue)).place == (Place("pool") if is_made else Place())
+
+
+async def test_queues_that_are_too_many_leave_no_entries() -> None:
+    clock = Clock()
+    management, _, placements, queues = of_one_queue(clock)
+    await queues.create(QueueRef("p", "one"), {})
+    with pytest.raises(LimitReached):
+        await queues.create(QueueRef("p", "two"), {})
+    clock.advance(LEFT_MS)
+    await placements.tidy()
+    assert [one.name for one in await management.list_records(PLACE, limit=9)] == ["one"]
 
 
 async def test_a_queue_that_could_not_be_made_leaves_its_pool_when_it_is_deleted(
@@ -83,6 +125,18 @@ async def test_a_queue_that_could_not_be_made_leaves_its_pool_when_it_is_deleted
     assert (await placements.entry(never)).version == 0
 
 
+async def test_a_dead_letter_queue_that_is_one_too_many_keeps_its_place() -> None:
+    clock = Clock()
+    _, registry, placements, queues = of_one_queue(clock)
+    await registry.put_pool(Pool("a", "memory://a", 1))
+    letters = QueueRef("p", "letters")
+    await queues.create(QueueRef("p", "one"), {"_dead_letter_queue": letters.name})
+    await queues.ensure_dead_letter_queue(letters)
+    clock.advance(LEFT_MS)
+    await placements.tidy()
+    assert (await placements.entry(letters)).place == Place("a")
+
+
 async def test_a_pool_that_can_not_be_made_can_do_nothing_and_hinders_nothing() -> None:
     _, management = create("memory://", clock=Clock(), options=StoreOptions())
     broken: set[str] = set()
@@ -102,6 +156,41 @@ async def test_a_pool_that_can_not_be_made_can_do_nothing_and_hinders_nothing() 
     await registry.put_pool(Pool("beside", "memory://beside", 1, "fast"))
     await registry.change_pool("lacks", {"uri": "memory://again"})
     assert await registry.missing("lacks", {"_priority": "1"}) is None
+
+
+async def test_a_change_of_a_pool_keeps_what_others_change_meanwhile() -> None:
+    _, management = create("memory://", clock=Clock(), options=StoreOptions())
+    store = Interrupted(management)
+    others, registry = (
+        PoolRegistry(cast(ManagementStore, one), lambda _: StoreKind("memory"))
+        for one in (management, store)
+    )
+    await others.put_pool(Pool("a", "memory://a", 1))
+    store.at, store.meanwhile = 2, lambda: others.put_flavor("p", "gold", ["a"])
+    pool, _ = await registry.change_pool("a", {"weight": 0})
+    assert (pool.weight, pool.flavor) == (0, "gold")
+    store.calls, store.meanwhile = 0, lambda: others.kind.delete("", "a")
+    with pytest.raises(NotFound):
+        await registry.change_pool("a", {"weight": 1})
+
+
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["never", "deleted"])
+async def test_what_others_make_is_found_in_its_pool_at_once(is_deleted: bool) -> None:
+    """Also by a process that has just looked for a queue that was not there."""
+    clock, queue = Clock(), QueueRef("p", "q")
+    management, placements = catalogue(clock)
+    other = Placements(management, placements._registry, clock)
+    await placements._registry.put_pool(Pool("a", "memory://a", 1))
+    if is_deleted:
+        await placements.decide(queue, {})
+        await placements.leave(queue)
+        clock.advance(LEFT_MS)
+    assert (await other.place(queue)).pool == ("a" if is_deleted else None)
+    await placements.tidy()
+    await placements._registry.put_pool(Pool("a", "memory://a", 0))
+    await placements._registry.put_pool(Pool("b", "memory://b", 1))
+    await placements.decide(queue, {})
+    assert (await other.place(queue)).pool == "b"
 
 
 @pytest.mark.parametrize("pool", [None, "a"])
