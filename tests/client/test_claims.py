@@ -221,6 +221,19 @@ def test_a_claim_whose_messages_are_all_settled_is_over_and_not_lost(
     assert len(sent) == (how == "deleted by id")  # of which the claim does not know
 
 
+def test_what_others_deleted_after_the_claims_time_is_lost(
+    movable: MovableServer, moving: Client, queue: str
+) -> None:
+    moving.post_batch(queue, [1, 2])
+    with moving.claim(queue, ttl=60, renew_every=0.3) as claim:
+        movable.advance(61)
+        claim._until = time.monotonic()  # this process has slept through it too
+        moving.delete_messages(queue, [one.id for one in claim.messages], force=True)
+        wait_until_it_renews_no_more()
+        with pytest.raises(ClaimLost):
+            claim.check()
+
+
 def test_a_loop_without_a_block_claims_and_ends_the_claim(client: Client, queue: str) -> None:
     client.post_batch(queue, [1, 2, 3])
     assert [message.body for message in client.claim(queue, limit=2)] == [1, 2]

@@ -154,6 +154,16 @@ def test_hanging_up_loses_nothing_that_was_given(client: Client, queue: str) -> 
         assert all(threads.map(play, range(rounds)))
 
 
+def test_a_connection_that_is_over_waits_no_more(client: Client, queue: str) -> None:
+    connection = Connection()
+    connection.hang_up()
+    begin = time.monotonic()
+    assert client.create_claim(queue, wait=30, connection=connection) is None
+    assert time.monotonic() - begin < 10
+    client.post(queue, 1)
+    assert client.create_claim(queue) is not None
+
+
 def test_a_connection_is_cut_where_nobody_sees_its_end(server: ServerProcess, queue: str) -> None:
     """A proxy that does not pass on that the client has ended its half of the connection."""
     with OldServer(server.url) as proxy, Client(proxy.url) as client:

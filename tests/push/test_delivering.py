@@ -274,6 +274,22 @@ async def test_a_delayed_message_is_delivered_when_it_is_due(api: Api) -> None:
     assert receiver.received[0].document["delay"] == 600
 
 
+@pytest.mark.parametrize("made_again", [False, True])
+async def test_a_delayed_message_that_is_deleted_with_its_queue_is_not_delivered(
+    api: Api, made_again: bool
+) -> None:
+    async with Receiver() as receiver:
+        await api.expect(201, "PUT", "", {"_default_message_delay": 60})
+        await subscribe(api, receiver.url)
+        await api.post({"body": "deleted"})
+        await api.expect(204, "DELETE", "")
+        if made_again:
+            await api.expect(201, "PUT", "", {"_default_message_delay": 60})
+        api.advance(57.0)  # it is looked at half a second before it is due
+        await asyncio.sleep(4)
+        assert receiver.received == []
+
+
 async def test_confirms_before_it_delivers(make_api: MakeApi) -> None:
     async with (
         make_api(

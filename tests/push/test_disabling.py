@@ -105,3 +105,18 @@ async def test_what_has_only_failed_for_days_is_disabled_loudly(
         assert f"subscription {made} of queue '{api.queue}' is disabled" in caplog.text
         metrics = (await api.call("GET", "/metrics")).text
         assert "zaqar_lite_disabled_subscriptions_total 1\n" in metrics
+
+
+async def test_one_success_in_between_disables_nothing(api: Api) -> None:
+    async with Receiver(503, 204, 503) as receiver:
+        days = 86_400
+        made, _ = await subscribe(api, receiver.url, ttl=10 * days)
+        await api.post({"body": 1, "ttl": 10 * days})
+        await attempts_of(api, made, 1)
+        api.advance(5 * days)
+        await attempts_of(api, made, 2)
+        await api.post({"body": 2, "ttl": days})
+        await attempts_of(api, made, 3)
+        await asyncio.sleep(0.2)
+        shown = (await api.call("GET", f"subscriptions/{made}?details=true")).json()
+        assert shown["disabled"] is None

@@ -150,3 +150,19 @@ async def test_deliveries_go_on_after_redis_was_away(make_api: MakeApi, how: str
             await until(is_posted, seconds=60)
             api.advance(61)  # leases of claims whose answer was lost
             await receiver.wait_for(*range(101))
+
+
+async def test_a_slow_ordered_receiver_holds_up_no_other(api: Api) -> None:
+    gate = asyncio.Event()
+
+    async def slowly(_: web.Request, __: int) -> web.Response:
+        await gate.wait()
+        return web.Response(status=204)
+
+    async with Receiver(answer=slowly) as slow, Receiver() as other:
+        await subscribe(api, slow.url, options={"ordered": True})
+        await subscribe(api, other.url)
+        await api.post({"body": 1})
+        await slow.wait(1)
+        await other.wait(1, seconds=15)
+        gate.set()

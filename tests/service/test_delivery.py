@@ -14,7 +14,7 @@ from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.service.delivery import attempt as module
 from zaqar_lite.service.delivery import outbox
-from zaqar_lite.service.delivery.attempt import Endpoint, Notification
+from zaqar_lite.service.delivery.attempt import Endpoint, Notification, endpoint_of
 from zaqar_lite.service.delivery.inspection import AttemptLog
 from zaqar_lite.service.delivery.internal_targets import ConnectedSubscribers, process_queue
 from zaqar_lite.service.delivery.outbox import QueueWorker
@@ -155,6 +155,23 @@ async def test_after_five_failures_one_call_tries(monkeypatch: pytest.MonkeyPatc
     assert not await endpoint.enter(0)
     endpoint.leave(True)
     assert all([await endpoint.enter(0), await endpoint.enter(0)])
+
+
+def test_those_without_a_place_come_back_one_by_one() -> None:
+    endpoint = Endpoint()
+    waits = [endpoint.deferral() for _ in range(1_000)]
+    assert 1.0 <= waits[0] < 1.1
+    assert 2.5 < waits[-1] < 3.1
+    for _ in range(5):
+        endpoint.leave(False)
+    assert 7.9 < endpoint.deferral() < 12.1  # when the breaker lets a call through
+
+
+def test_a_host_and_a_queue_are_one_endpoint_each() -> None:
+    assert endpoint_of("p", "https://a.example/1") == endpoint_of("p", "https://A.example/2")
+    assert endpoint_of("p", "https://a.example/1") != endpoint_of("q", "https://a.example/1")
+    assert endpoint_of("p", "queue:full") == endpoint_of("p", "queue:full")
+    assert endpoint_of("p", "queue:full") != endpoint_of("p", "queue:other")
 
 
 INTERNAL = QueueRef("p", "~internal")

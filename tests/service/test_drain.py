@@ -572,6 +572,23 @@ async def test_all_queues_of_a_project_with_a_filter_go_to_one_pool(pools: Pools
     assert len(await pools.places(QUEUE, filtered)) == 1
 
 
+async def test_dead_letters_of_what_is_held_in_the_old_pool_move_too(pools: Pools) -> None:
+    await pools.management.create_queue(QUEUE, {"_dead_letter_queue": "letters"}, max_queues=9)
+    await pools.placements.write(LETTERS, Place("old"))
+    posted = await pools.post(1)
+    dead = RetryPolicy(DeadLetter(LETTERS, max_failures=1))
+    claim_id = (await pools.claim(retries=dead)).claim_id or ""
+    async with draining(pools):
+        await until_problem(pools, "held by claims")
+        settled = await pools.messages.settle(
+            QUEUE, claim_id, [Settlement(posted[0], Act.DEAD)], retries=dead
+        )
+        assert settled.moved == 1
+        await until_over(pools)
+    assert (await pools.old.stats(LETTERS)).total == 0
+    assert [one.id for one in await pools.new.get_messages(LETTERS, posted)] == posted
+
+
 @asynccontextmanager
 async def redriven(pools: Pools, ids: Sequence[str]) -> AsyncIterator[None]:
     """Move letters of one pool to a queue of another, and let them arrive."""
