@@ -14,7 +14,7 @@ from tests.client.conftest import MovableServer
 from tests.client.requests import Around
 from tests.proxy import OldServer
 from tests.server import ServerProcess
-from zaqar_lite.client import AsyncClient, Client, Message, NewMessage, NotFound
+from zaqar_lite.client import AsyncClient, Client, Message, NewMessage, NotFound, RawBody
 from zaqar_lite.client.calls import Request, Response
 
 pytestmark = pytest.mark.anyio
@@ -53,6 +53,21 @@ def test_letters_tell_their_source_and_are_counted_by_it(
     assert (first.queue, first.letters, first.claims) == (f"{queue}-a", 3, 3)
     assert (second.queue, second.letters) == (f"{queue}-b", 1)
     assert first.oldest is not None
+
+
+def test_letters_go_back_where_they_came_from(client: Client, queue: str, dead: str) -> None:
+    fail(client, f"{queue}-a", dead, [RawBody(b'{"n": 1.00}'), *range(24)])
+    fail(client, f"{queue}-b", dead, ["b"])
+    client.post(dead, "by hand")
+    result = client.redrive(dead)
+    assert result.moved == {f"{queue}-a": 25, f"{queue}-b": 1}
+    assert (result.without_source, result.passed_over) == (1, 0)
+    assert [m.body for m in client.list_messages(dead)] == ["by hand"]
+    back = [m.body for m in client.list_messages(f"{queue}-a", raw=True)]
+    assert back[0] == b'{"n": 1.00}'
+    assert len(back) == 25
+    assert client.redrive(dead, to=f"{queue}-b").moved == {f"{queue}-b": 1}
+    assert client.stats(dead).total == 0
 
 
 def test_a_filter_a_limit_and_a_dry_run(client: Client, queue: str, dead: str) -> None:
@@ -246,6 +261,48 @@ def test_two_redrives_at_once_move_each_letter_once(
     assert sum(result["moved"].get(queue, 0) for result in results) == 400
     assert bodies_in(client, queue) == bodies
     assert client.stats(dead).total == 0
+
+
+def test_letters_that_somebody_holds_stay_and_are_told(
+    client: Client, queue: str, dead: str
+) -> None:
+    fail(client, queue, dead, list(range(6)))
+    with client.claim(dead, limit=2) as claim:
+        result = client.redrive(dead)
+        assert (result.moved, result.held) == ({queue: 4}, 2)
+        claim.skip(*claim.messages)
+    assert client.redrive(dead).moved == {queue: 2}
+
+
+def test_a_letter_that_fails_again_meanwhile_waits_for_the_next_run(
+    client: Client, queue: str, dead: str
+) -> None:
+    fail(client, queue, dead, list(range(5)))
+
+    def fail_again(letter: Message, target: str) -> None:
+        client.post(dead, f"{letter.body} from {target}")
+
+    result = client.redrive(dead, on_moved=fail_again)
+    assert result.moved == {queue: 5}
+    assert client.stats(dead).ready == 5
+
+
+def test_others_may_take_letters_while_a_function_chooses(
+    client: Client, queue: str, dead: str
+) -> None:
+    fail(client, queue, dead, list(range(50)))
+    newest = client.stats(dead).newest
+    assert newest is not None
+    seen: list[object] = []
+
+    def choose(letter: Message) -> bool:
+        if not seen:
+            client.delete_message(dead, newest.message_id)
+        seen.append(letter.body)
+        return True
+
+    assert client.redrive(dead, where=choose).moved == {queue: 49}
+    assert seen == list(range(49))
 
 
 async def test_a_cancelled_async_redrive_leaves_each_letter_in_one_queue(
