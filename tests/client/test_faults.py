@@ -3,6 +3,7 @@
 import datetime as dt
 import email.utils
 import math
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import Any
@@ -173,6 +174,14 @@ def test_posting_many_over_a_bad_line_stores_each_once(faulty: FaultyServer) -> 
         summary = client.post_all("q", range(1000), batch_size=20, in_flight=4)
     assert summary.messages == 1000
     assert sorted(map(str, faulty.stored)) == sorted(map(str, range(1000)))
+
+
+def test_a_rate_is_not_exceeded(faulty: FaultyServer) -> None:
+    with Client(faulty.url) as client:
+        begin = time.monotonic()
+        client.post_all("q", range(60), batch_size=10, rate=100)
+    assert time.monotonic() - begin >= 0.5
+    assert len(faulty.seen) == 6
 
 
 def test_full_jitter_spreads_over_the_whole_wait() -> None:

@@ -238,6 +238,34 @@ async def test_a_claim_is_not_renewed_while_its_handler_is_too_late(
     assert handle.stats.failed == 1
 
 
+def test_a_failure_is_logged_with_its_traceback_unless_somebody_takes_it(
+    client: Client, queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bodies: list[object] = []
+
+    def fail(message: Message) -> None:
+        reason = "cannot eat this"
+        raise RuntimeError(reason)
+
+    def fail_too(message: Message, error: Exception) -> None:
+        raise error
+
+    def fail_on(body: int, on_failure: Callable[[Message, Exception], None] | None) -> str:
+        caplog.clear()
+        client.post(queue, body)
+        handle = worker(queue, longest_pause=0.01, on_failure=on_failure)(fail)
+        assert handle.run(client, until_empty=True).failed == 1
+        return caplog.text
+
+    with_letters(client, queue, max_claims=1)
+    log = fail_on(1, None)
+    assert "RuntimeError: cannot eat this" in log
+    assert "in fail" in log
+    assert "cannot eat this" not in fail_on(2, lambda message, _: bodies.append(message.body))
+    assert bodies == [2]
+    assert "on_failure of" in fail_on(3, fail_too)
+
+
 async def test_a_worker_can_want_its_queue_to_exist(
     async_client: AsyncClient, client: Client, queue: str
 ) -> None:

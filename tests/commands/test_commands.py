@@ -81,6 +81,28 @@ def test_a_message_from_posting_to_deleting(run: Run, queue: str, client: Client
     assert run("message", "post", queue, "a", "b", "--key", "k")[0] == 2
 
 
+def test_only_what_was_there_is_said_to_be_gone(run: Run, queue: str) -> None:
+    _, ((first), (second)) = run("message", "post", queue, "1", "2")
+    absent = {"id": "0" * 32, "reason": "no such message"}
+    assert run("message", "delete", queue, first["id"], absent["id"], "--force") == (
+        1,
+        [{"id": first["id"], "deleted": True}, {**absent, "deleted": False}],
+    )
+    assert run("message", "delete", queue, first["id"], "--force")[0] == 3
+    assert run("message", "cancel", queue, second["id"]) == (
+        0,
+        [{"id": second["id"], "cancelled": True}],
+    )
+    assert run("message", "cancel", queue, absent["id"]) == (3, [{**absent, "cancelled": False}])
+    _, (held) = run("claim", "create", queue)
+    assert held == []
+    run("message", "post", queue, "3")
+    claim = run("claim", "create", queue)[1][0]["claim_id"]
+    released = run("claim", "release", queue, claim)
+    assert released == (0, [{"claim": claim, "released": True}])
+    assert run("claim", "release", queue, claim) == (3, [])
+
+
 def test_delayed_messages_are_edited_and_cancelled(run: Run, queue: str) -> None:
     run("queue", "create", queue, "--delay", "300")
     _, ((first), (second)) = run("message", "post", queue, "draft", "no")

@@ -44,6 +44,19 @@ def test_what_is_refused_goes_to_a_file_and_the_rest_is_posted(
     assert run("queue", "stats", queue)[1][0]["total"] == 498
 
 
+def test_a_file_under_the_same_run_name_is_stored_once(
+    run: Run, queue: str, tmp_path: Path
+) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text("1\n1\n\n2\n", encoding="utf-8")
+    for _ in range(2):
+        run("message", "post", queue, "--file", str(source), "--run", "july", "--batch-size", "2")
+    assert run("queue", "stats", queue)[1][0]["total"] == 3
+    words = ("message", "post", queue, "--file", str(source), "--rejects", str(source))
+    assert run(*words)[0] == 2
+    assert source.read_text(encoding="utf-8") == "1\n1\n\n2\n"
+
+
 def test_a_csv_row_with_a_bad_number_is_set_aside_under_its_own_number(
     run: Run, queue: str, tmp_path: Path, client: Client
 ) -> None:

@@ -3,8 +3,10 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+from tests.client.test_waiting import post_later
 from tests.commands.running import ZAQAR, Run
 from tests.server import ServerProcess
 from zaqar_lite.client import Client, QueueOptions
@@ -46,6 +48,19 @@ def test_messages_are_released_extended_and_sent_to_the_dead_letters(
     assert run("dlq", "show", f"{queue}-dead", "0" * 32)[0] == 3
     assert run("claim", "release", queue, claim, "--delay", "5m")[0] == 0
     assert client.stats(queue).delayed == 2
+
+
+def test_commands_wait_for_messages(
+    run: Run, server: ServerProcess, client: Client, queue: str
+) -> None:
+    begin = time.monotonic()
+    assert run("message", "pop", queue, "--wait", "1s") == (0, [])
+    assert time.monotonic() - begin >= 1
+    posting = post_later(server.url, queue, 1, 2)
+    _, rows = run("claim", "create", queue, "--limit", "1", "--wait", "30s")
+    assert [row["body"] for row in rows] == [1]
+    posting.join()
+    assert [row["body"] for row in run("message", "list", queue, "--wait", "1s")[1]] == [2]
 
 
 PROGRAM = """

@@ -1,8 +1,13 @@
 """Topics from the command line, and from the SDK below it."""
 
+import dataclasses
+import json
 import time
+from pathlib import Path
 
 from tests.commands.running import Run
+from tests.proxy import OldServer
+from tests.server import ServerProcess
 from zaqar_lite.client import Client, Message, Topic
 
 
@@ -51,3 +56,16 @@ def test_the_methods_of_queues_take_a_topic(client: Client, queue: str) -> None:
     assert list(client.list_subscriptions(topic)) == []
     permit = client.share(topic, methods=["POST"])
     assert list(permit.paths) == [f"/v2/topics/{queue}/messages"]
+
+
+def test_tail_asks_again_and_again_where_there_are_no_streams_or_none_for_it(
+    run: Run, server: ServerProcess, client: Client, queue: str, tmp_path: Path
+) -> None:
+    client.post_batch(queue, [1, 2])
+    words = ("message", "tail", queue, "--from-start", "--count", "2")
+    with OldServer(server.url) as old:
+        _, rows = run(*words, url=old.url)
+    assert [row["body"] for row in rows] == [1, 2]
+    signed = tmp_path / "signed.json"  # for messages alone
+    signed.write_text(json.dumps(dataclasses.asdict(client.share(queue))))
+    assert [row["body"] for row in run(*words, "--signed", str(signed))[1]] == [1, 2]

@@ -1,5 +1,6 @@
 """Wrong words, wrong files and Ctrl-C: one line that says what is wrong, and the exit code."""
 
+import argparse
 import contextlib
 import os
 import signal
@@ -14,7 +15,8 @@ from tests.commands.running import ZAQAR
 from tests.server import ServerProcess
 from tests.services.process import free_port, wait_until
 from zaqar_lite import cli
-from zaqar_lite.client import AsyncClient, Client
+from zaqar_lite.client import AsyncClient, Client, Forbidden
+from zaqar_lite.commands.base_command import Verbs
 
 Wrong = Callable[..., str]
 
@@ -141,6 +143,18 @@ async def test_a_project_may_have_any_letters(server: ServerProcess, queue: str)
         assert (await other.stats(queue)).total == 1
 
 
+def test_a_server_without_tls_is_recognised(server: ServerProcess, wrong: Wrong) -> None:
+    """It will not speak TLS at the next try either, so there is none."""
+    there = ("--url", server.url.replace("http:", "https:"))
+    commands = (
+        ("queue", "list", *there),
+        ("watch", *there),
+        ("claim", "run", "q", *there, "--", "true"),
+    )
+    for words in commands:
+        assert "it does not answer in TLS" in wrong(*words, code=4)
+
+
 def test_an_address_that_is_not_the_servers_is_recognised(
     server: ServerProcess, wrong: Wrong
 ) -> None:
@@ -218,3 +232,17 @@ def connections(pid: int) -> int:
         with contextlib.suppress(OSError):  # closed since
             found += "socket:" in str(one.readlink())
     return found
+
+
+def test_who_may_delete_and_not_look_deletes_without_looking(server: ServerProcess) -> None:
+    deleted: list[str] = []
+
+    def find(_: Client, given: argparse.Namespace) -> None:
+        raise Forbidden("Forbidden", given.name)
+
+    parser = argparse.ArgumentParser()
+    verbs = Verbs(parser.add_subparsers())
+    verbs.delete("delete it", find, lambda _, given: deleted.append(given.name), "name")
+    arguments = parser.parse_args(["delete", "one", "--url", server.url])
+    assert arguments.run(arguments) == 0
+    assert deleted == ["one"]

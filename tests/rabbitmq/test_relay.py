@@ -35,6 +35,7 @@ from zaqar_lite.client import (
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.rabbitmq import amqp
 from zaqar_lite.rabbitmq.broker_commands import sharing
+from zaqar_lite.rabbitmq.metrics import RelayMetrics, served
 from zaqar_lite.rabbitmq.publisher import Publisher
 from zaqar_lite.rabbitmq.relay import Relay, RelayOptions
 from zaqar_lite.rabbitmq.topology import QueueType, Topology
@@ -94,6 +95,16 @@ def fresh(count: int) -> tuple[str, dict[str, object]]:
     """Return a new queue's name, which has a dot, and bodies by message id."""
     name = f"q.{uuid.uuid4().hex}"
     return name, {f"{name}-{number}": number for number in range(count)}
+
+
+async def test_half_a_request_for_the_metrics_does_not_keep_a_relay_from_ending() -> None:
+    async with served(RelayMetrics(), 0) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n1")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        began = asyncio.get_running_loop().time()
+    writer.close()
+    assert asyncio.get_running_loop().time() - began < 8
 
 
 async def test_what_is_due_is_stored_with_its_ttl_and_no_delay(

@@ -18,7 +18,7 @@ from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.service import records
 from zaqar_lite.service.jobs import jobs as module
 from zaqar_lite.service.jobs.bulk import Choice, Job, JobAct, Order
-from zaqar_lite.service.jobs.jobs import MAX_RUNNING, RUNNING, JobRunner, Jobs, running_name
+from zaqar_lite.service.jobs.jobs import KEPT, MAX_RUNNING, RUNNING, JobRunner, Jobs, running_name
 from zaqar_lite.storage.registry import create_stores
 
 pytestmark = pytest.mark.anyio
@@ -133,6 +133,19 @@ async def test_a_job_that_can_not_be_read_holds_up_no_other(held: Held) -> None:
     assert (await held.ended(held.job)).state == "completed"
 
 
+async def test_the_last_twenty_jobs_of_a_kind_are_kept() -> None:
+    one, queue = Composed(), QueueRef("p", "letters")
+    jobs, made = one.jobs(), []
+    for _ in range(KEPT + 1):
+        made.append((await jobs.begin(queue, JobAct.REDRIVE, ORDER)).id)
+        async for work in jobs.running():
+            work.value.complete()
+            await jobs.end(work)
+        one.clock.advance(1)
+    kept = await jobs.list_jobs(queue, JobAct.REDRIVE)
+    assert [job.id for job in kept] == made[:0:-1]
+
+
 async def test_a_project_runs_so_many_jobs() -> None:
     jobs = Composed().jobs()
     for number in range(MAX_RUNNING):
@@ -163,6 +176,17 @@ async def test_slow_jobs_of_a_few_projects_hold_up_no_other_project() -> None:
     runner.start()
     await until(lambda: jobs.get(queue, JobAct.REDRIVE, last.id), Job.is_over)
     await runner.stop()
+
+
+async def test_a_process_knows_for_some_seconds_that_another_serves_requests() -> None:
+    one = Composed()
+    jobs = one.jobs()
+    assert not await jobs.has_others("one", serves=True)
+    assert await jobs.has_others("two", serves=False)
+    assert await jobs.has_others("two", serves=True)
+    assert await jobs.has_others("one", serves=False)
+    one.clock.advance(60_000)
+    assert not await jobs.has_others("three", serves=False)
 
 
 @pytest.mark.parametrize(

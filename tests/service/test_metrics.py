@@ -17,8 +17,9 @@ from zaqar_lite.domain.models import (
 )
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage
 from zaqar_lite.domain.settlements import Act, Settlement
+from zaqar_lite.service.metrics import queue_depths as recent
 from zaqar_lite.service.metrics.instrumented_store import instrumented
-from zaqar_lite.service.metrics.queue_depths import Rates, RecentRates
+from zaqar_lite.service.metrics.queue_depths import Rates, RecentRates, Sample
 from zaqar_lite.service.metrics.shared_counters import (
     MetricFamilies,
     Place,
@@ -85,6 +86,40 @@ class Minutes:
 async def post(store: MessageStore, queue: QueueRef, count: int) -> None:
     new = [NewMessage(b"1", 3_600_000) for _ in range(count)]
     await store.post(queue, new, client_id="c", version=None)
+
+
+async def test_keeps_an_hour_of_what_is_looked_at_and_forgets_the_rest() -> None:
+    store, _ = create_stores("memory://", clock=Clock(), options=StoreOptions())
+    minutes = Minutes()
+    kept = RecentRates(store, minutes)
+    assert kept.look(QUEUE, Stats(ready=0)) == [Sample(0, 0, 0, 0)]
+    for _ in range(70):
+        minutes.now += 1
+        await post(store, QUEUE, 1)
+        if minutes.now < 60:
+            await kept.sample()
+    seen = kept.look(QUEUE, await store.stats(QUEUE))
+    assert seen[0] == Sample(59, 11, 0, 0)
+    assert seen[-2:] == [Sample(11, 59, 0, 0), Sample(0, 70, 0, 0)]
+    minutes.now += 60
+    await kept.sample()
+    assert kept.look(QUEUE, Stats(ready=7)) == [Sample(0, 7, 0, 0)]
+
+
+async def test_counts_few_queues_and_those_that_were_looked_at_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recent, "MOST", 2)
+    store, _ = create_stores("memory://", clock=Clock(), options=StoreOptions())
+    minutes = Minutes()
+    kept = RecentRates(store, minutes)
+    one, two, three = (QueueRef("p", name) for name in ("one", "two", "three"))
+    for queue in (one, two, one, three):
+        kept.look(queue, Stats(ready=1))
+    minutes.now += 1
+    await kept.sample()
+    assert [len(kept.look(queue, Stats())) for queue in (one, three, two)] == [2, 2, 1]
+    assert set(kept.flows) == {three, two}
 
 
 async def test_rates_are_of_what_came_through_since_a_queue_was_looked_at() -> None:

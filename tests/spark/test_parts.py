@@ -374,3 +374,15 @@ def test_a_rate_is_that_of_all_tasks_however_few_run_at_a_time(
     assert time.monotonic() - began < 30
     for one in (sender, dead, again):
         one.abort([])
+
+
+def test_a_page_is_as_large_as_the_server_allows_but_not_above_200(
+    server: ServerProcess, queue: str
+) -> None:
+    with options(server.url, queue).client() as client:
+        assert client.page_size == 200
+    with options(server.url, queue, pageSize=1000).client() as client:
+        assert client.page_size == 1000
+    with ServerProcess("memory://", env={"ZAQAR_LITE_MAX_LARGE_PAGE": "20"}) as small:
+        with options(small.url, queue).client() as client:
+            assert client.page_size == 20
