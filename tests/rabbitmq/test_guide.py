@@ -97,6 +97,7 @@ def test_each_command_runs_and_prints_what_the_guide_says(
     finally:
         for relay in relays:
             relay.terminate()
-            relay.wait()
+        ended = [relay.wait() for relay in relays]
+    assert ended == [0] * len(relays)
     assert not printed
     assert {*BROKER} <= {*ran}
