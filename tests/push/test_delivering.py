@@ -366,6 +366,19 @@ async def test_who_is_not_asked_for_want_of_a_store_is_asked_by_the_next_try(
             await api.expect(204, "PUT", f"{path}/confirm", {"confirmed": False})
 
 
+async def test_a_retry_delivers_no_message_before_it_is_due(api: Api) -> None:
+    async with Receiver() as receiver:
+        await api.expect(201, "PUT", "", {"_default_message_delay": 60})
+        made, _ = await subscribe(api, receiver.url)
+        (posted,) = await api.post({"body": 1})
+        path = f"subscriptions/{made}/deliveries/{posted}/retry"
+        await api.expect(400, "POST", path)
+        api.advance(60)
+        await receiver.wait(1)
+        await api.expect(204, "POST", path)
+        await receiver.wait(2)
+
+
 async def test_a_retry_is_made_though_its_failure_stays_listed(api: Api) -> None:
     async with Receiver(404, 204) as receiver:
         made, _ = await subscribe(api, receiver.url)
@@ -459,6 +472,20 @@ async def test_a_span_of_time_is_delivered_again(api: Api) -> None:
         )
         for bad in wrong:
             await api.expect(400, "POST", path, bad)
+
+
+async def test_a_large_replay_goes_in_steps_and_passes_over_what_is_delayed(api: Api) -> None:
+    await api.call("PUT", "", {"_default_message_delay": 600})
+    await api.post({"body": "first", "delay": 0})
+    for delay in [600] * 15 + [0] * 6:
+        await api.post(*({"body": n, "delay": delay} for n in range(100)))
+    async with Receiver() as receiver:
+        made, _ = await subscribe(api, receiver.url)
+        first = (await api.call("POST", f"subscriptions/{made}/replay")).json()
+        assert first["replayed"] == 501  # the page of the first is short
+        rest = await api.call("POST", f"subscriptions/{made}/replay", {"marker": first["marker"]})
+        assert rest.json() == {"replayed": 100, "marker": None}
+        await receiver.wait(601, seconds=60)
 
 
 async def test_strict_order_waits_for_the_message_before(api: Api) -> None:

@@ -19,6 +19,7 @@ from aio_pika.abc import AbstractConnection as Connection
 from aio_pika.abc import AbstractIncomingMessage
 from pamqp import decode
 
+from tests.conftest import StartServer
 from tests.proxy import Fault, Proxy
 from tests.rabbitmq.conftest import Host
 from tests.rabbitmq.test_commands import delay
@@ -31,6 +32,8 @@ from zaqar_lite.client import (
     KeyAuth,
     Message,
     QueueNotFound,
+    SignedAuth,
+    Unauthenticated,
 )
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.rabbitmq import amqp
@@ -245,6 +248,33 @@ async def test_what_is_forbidden_or_not_there_is_parked_and_the_rest_goes_on(
         moved = Counter(json.loads(message.body) for message in parked.values())
         assert left + moved == Counter(range(9))
         assert await amqp.waiting(connection, TOPOLOGY) == {}
+
+
+async def test_a_relay_with_a_signed_permission_posts_what_it_covers(
+    host: Host, connection: Connection, server_process: StartServer
+) -> None:
+    server = server_process("memory://", env={"ZAQAR_LITE_SIGNED_URL_SECRET_KEY": "s" * 32})
+    async with AsyncClient(server.url) as owner:
+        signed = await owner.share("mine", methods=["POST"])
+    client_for = sharing(AsyncClient(server.url), auth=SignedAuth(signed))
+    await amqp.declare(connection, TOPOLOGY)
+    await publish_many(connection, "mine", {"covered": 1})
+    await publish_many(connection, "other", {"not covered": 2})
+    await publish_many(connection, "mine", {"of another": 3}, project="p-2")
+    stop = asyncio.Event()
+    task = asyncio.create_task(Relay(host.amqp_url, TOPOLOGY, client_for, options=QUICK).run(stop))
+    parked = await parked_by_id(connection, 2)
+    assert await until_stored(server.url, "mine", 1) == Counter([1])
+    stop.set()
+    await asyncio.wait_for(task, 30)
+    await client_for("default").close()
+    assert {name: m.headers["relay-status"] for name, m in parked.items()} == {
+        "not covered": "404",
+        "of another": "403",
+    }
+    over = replace(signed, expires="2020-01-01T00:00:00")
+    with pytest.raises(Unauthenticated, match="expired"):  # 401: held, and not parked
+        sharing(AsyncClient(server.url), auth=SignedAuth(over))("default")
 
 
 @pytest.mark.parametrize("is_operator", [False, True], ids=["of a project", "an operator's"])

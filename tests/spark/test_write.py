@@ -76,6 +76,19 @@ def test_one_key_a_request_is_enough_where_rows_come_in_the_same_order(
     assert 0 < line["duplicates"] < line["rows"] == 1000
 
 
+def test_a_run_with_one_key_a_request_refuses_other_rows(
+    spark: SparkSession, server: ServerProcess, client: Client, queue: str
+) -> None:
+    options = {"keys": "requests", "runId": "r"}
+    rows = spark.range(0, 300, 1, 1).selectExpr("cast(id as string) as body")
+    write(rows, server.url, queue, **options)
+    write(rows, server.url, queue, **options)
+    other = spark.range(1, 301, 1, 1).selectExpr("cast(id as string) as body")
+    with pytest.raises(Exception, match="in another batch or with another body"):
+        write(other, server.url, queue, **options)
+    assert client.stats(queue).total == 300
+
+
 def test_lost_answers_store_nothing_twice_and_are_reported(
     spark: SparkSession, proxy: Proxy, client: Client, queue: str, tmp_path: Path
 ) -> None:
