@@ -90,3 +90,23 @@ def test_a_child_process_has_a_watcher_of_its_own() -> None:
     """
     command = [sys.executable, "-W", "ignore", "-c", program]
     subprocess.run(command, check=True, timeout=30)
+
+
+@pytest.mark.parametrize("limit", [60, 0.01])
+def test_a_traced_function_begins_after_a_limited_one(limit: float) -> None:
+    """In a process that Python takes for one with something to raise, it never does."""
+    code = f"""if True:
+        import sys, threading
+        from contextlib import suppress
+        from zaqar_lite.client.time_limit import TimeLimitExceeded, limited
+
+        ended = threading.Event()
+        with suppress(TimeLimitExceeded):
+            limited(lambda: ended.wait({limit} < 1), {limit}, lambda _: ended.set())
+        sys.settrace(lambda *_: None)
+        (lambda: print("ended"))()
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert done.stdout == "ended\n"

@@ -17,6 +17,7 @@ import threading
 import time
 import traceback
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TypeVar
 
 LOG = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ class _Deadline:
     Attributes:
         begun: whether the thread is where it may be interrupted; only that thread assigns it.
         over: whether the call has ended; only that thread assigns it.
-        ringing: whether the watcher is about to interrupt the call; only the watcher assigns it.
+        ringing, planted: whether the watcher is about to interrupt the call, and has done so.
     """
 
     def __init__(self, seconds: float, on_ring: Callable[[int], object]) -> None:
@@ -42,7 +43,7 @@ class _Deadline:
         self.on_ring = on_ring
         self.begun = False
         self.over = False
-        self.ringing = False
+        self.ringing = self.planted = False
 
     def ring(self) -> None:
         """Interrupt the call, unless it has ended; called once, by the watcher."""
@@ -53,7 +54,8 @@ class _Deadline:
         except Exception:
             LOG.exception("what shall happen at a time limit has failed")
         if not self.over:
-            _plant(self.thread, TimeLimitExceeded)
+            self.planted = True
+            _plant(self.thread)
         self.ringing = False
 
     def leave(self) -> None:
@@ -61,7 +63,13 @@ class _Deadline:
         self.over = True
         while self.ringing:
             time.sleep(0.0005)
-        _plant(self.thread, None)  # take back an exception that has not arrived yet
+        if self.planted:
+            # To plant nothing would take it back, too. But then Python 3.11 looks for something to
+            # raise for ever: a function that is traced never begins.
+            with suppress(TimeLimitExceeded):
+                _plant(self.thread)
+                while True:
+                    pass
 
 
 class _Watcher:
@@ -103,13 +111,9 @@ class _Watcher:
                     self.deadlines.discard(deadline)
                     deadline.ring()
             self._next_look = next_look
-            self._sleep(next_look - time.monotonic())
-
-    def _sleep(self, seconds: float) -> None:
-        try:
-            self._woken.get(timeout=None if math.isinf(seconds) else max(0.0, seconds))
-        except queue.Empty:
-            return
+            seconds = next_look - time.monotonic()
+            with suppress(queue.Empty):
+                self._woken.get(timeout=None if math.isinf(seconds) else max(0.0, seconds))
 
 
 _WATCHER = _Watcher()
@@ -165,7 +169,7 @@ def stack_of(thread: int) -> str:
     return "".join(traceback.format_stack(frame)) if frame is not None else "(it has ended)"
 
 
-def _plant(thread: int, kind: type[Exception] | None) -> None:
-    """Have a thread raise an exception at its next step; None takes back one that waits."""
-    wanted = None if kind is None else ctypes.py_object(kind)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), wanted)
+def _plant(thread: int) -> None:
+    """Have a thread raise the exception at its next step, in place of one that still waits."""
+    kind = ctypes.py_object(TimeLimitExceeded)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), kind)

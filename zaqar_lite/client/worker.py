@@ -175,7 +175,7 @@ class WorkerOptions:
         for layer in reversed(self.middleware):
             handler = partial(_through, layer, handler)
         decoder = self.decoder
-        decoded = handler if decoder is None else partial(_decoded, decoder, handler)
+        decoded = handler if decoder is None else lambda one: handler(one.decoded(decoder))
         return decoded if tracing is None else tracing.around(decoded, is_async=is_async)
 
 
@@ -487,10 +487,6 @@ def _why(reason: str | None, detail: str | None) -> dict[str, str | None]:
         "reason": None if reason is None else cut(reason, MAX_REASON),
         "detail": None if detail is None else cut(detail, MAX_DETAIL),
     }
-
-
-def _decoded(decoder: Callable[[Any], Any], handler: Handler, message: Message) -> Any:  # noqa: ANN401
-    return handler(message.decoded(decoder))
 
 
 def _through(layer: Middleware, handler: Handler, message: Message) -> Any:  # noqa: ANN401
