@@ -34,7 +34,7 @@ class _Deadline:
     Attributes:
         begun: whether the thread is where it may be interrupted; only that thread assigns it.
         over: whether the call has ended; only that thread assigns it.
-        ringing, planted: whether the watcher is about to interrupt the call, and has done so.
+        ringing, planted: whether the watcher interrupts the call now, or has; only it assigns them.
     """
 
     def __init__(self, seconds: float, on_ring: Callable[[int], object]) -> None:
@@ -64,8 +64,8 @@ class _Deadline:
         while self.ringing:
             time.sleep(0.0005)
         if self.planted:
-            # To plant nothing would take it back, too. But then Python 3.11 looks for something to
-            # raise for ever: a function that is traced never begins.
+            # It may not have arrived: another takes its place, and arrives here. Were it cleared
+            # instead, Python 3.11 would look for one at each step, and begin no traced function.
             with suppress(TimeLimitExceeded):
                 _plant(self.thread)
                 while True:
