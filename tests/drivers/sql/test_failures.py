@@ -188,11 +188,31 @@ async def test_a_sync_fails_behind_what_was_copied_already(
     assert await load.violations(store) == []
 
 
+async def test_what_a_disk_lost_of_the_log_does_not_come_into_the_file(
+    store: Store, syncs: Syncs
+) -> None:
+    """After a failed sync the system may read anything where it had no time to write."""
+    ids = await store.post(*[message("x" * 500)] * 500)
+
+    def lose() -> None:
+        syncs.before = None
+        with store.place.file.with_name(f"{place.FILE_NAME}-wal").open("r+b") as wal:
+            wal.seek(store.place.synced)
+            wal.write(bytes(store.place.wal_bytes - store.place.synced))
+
+    syncs.before, syncs.failing = lose, 1
+    with pytest.raises(Unavailable):
+        await store.messages.delete(QUEUE, ids, claim_ids=None)
+    await work_again(store)
+    await check_database(store.db)
+    assert len(await store.bodies(QUEUE)) == 501
+
+
 @pytest.mark.parametrize("written", [20, 40])
 async def test_a_sync_fails_and_then_the_file_too(
     written: int, tmp_path: Path, syncs: Syncs
 ) -> None:
-    """Closing a connection copies the log: what stops half-way must not leave a mixture."""
+    """Opening the file again copies the log: what stops half-way must not leave a mixture."""
     left = written
 
     def fail(kind: str, done: str) -> None:

@@ -51,7 +51,6 @@ async def sweep(db: Database, limit: int, retries_of: RetryPolicyOf) -> SweepRes
         if not await db.read(_NO_QUEUE, lambda db: db.place.has_spare_pages()):
             break
         await db.write(lambda db: db.place.give_back_pages())
-        await next_turn()
     with suppress(Unavailable):  # a full disk has more room after the next sweep
         await posting.finish_posts(db)
     return swept._replace(deleted=swept.deleted + deleted)

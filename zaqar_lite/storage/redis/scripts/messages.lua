@@ -75,7 +75,7 @@ operation('list', ALWAYS, {whole = true, version = true}, function()
 
   -- The script answers with what it has when it has examined this many, in under a millisecond: the driver goes on.
   local budget = 250
-  local answer = {'ok', now, 0, '', ''}
+  local last, is_end = '', ''
   local shown, examined, bytes, found = 0, 0, 0, {positions = {}, records = {}, tracks = {}}
   while shown < limit and room > 0 and examined < budget and bytes < STEP_BYTES do
     local count = math.min(limit, budget - examined, 100)
@@ -86,7 +86,7 @@ operation('list', ALWAYS, {whole = true, version = true}, function()
       local record, track = records[i], its[i]
       examined = examined + 1
       bytes = bytes + (record and #record or 0) + (ARGV[10] == '1' and size_of_history(position, track) or 0)
-      answer[4] = position
+      last = position
       if record and expires_of(record, track) > now
           and (ARGV[8] == '' or record:sub(R.behind, R.behind - 1 + #ARGV[8]) ~= ARGV[8])
           and is_wanted(position, track) then
@@ -99,12 +99,12 @@ operation('list', ALWAYS, {whole = true, version = true}, function()
       end
     end
     if #positions < count and shown < limit and room > 0 then
-      answer[5] = '1'
+      is_end = '1'
       break
     end
-    low = '(' .. group .. answer[4]
+    low = '(' .. group .. last
   end
-  answer[3] = examined
+  local answer = {'ok', now, examined, last, is_end}
   show_all(answer, found, ARGV[10])
   return answer
 end)
