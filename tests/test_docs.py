@@ -3,9 +3,11 @@
 import ast
 import json
 import re
+from dataclasses import fields
 from pathlib import Path
 
 from zaqar_lite.api.application import Application
+from zaqar_lite.domain.limits import Limits
 from zaqar_lite.main import create_app
 from zaqar_lite.server.loading import load
 from zaqar_lite.settings import Settings
@@ -87,6 +89,38 @@ def test_every_setting_is_documented_with_its_default() -> None:
     for name, field in Settings.model_fields.items():
         default = "" if field.default is None else f" (``{field.default!r}``)"
         assert f"``{name}``{default}\n   {field.description}\n" in text, name
+
+
+LIMITS = {
+    "default_claim_ttl": ("parameters.yaml", "; {} when absent or null."),
+    "default_claim_grace": ("parameters.yaml", "; {} when absent or null."),
+    "max_claim_grace": ("parameters.yaml", "60 to {}\n    (``max_claim_grace``)"),
+    "max_queues_per_page": ("parameters.yaml", "1 to {} (for messages ``max_messages_per_page``)"),
+    "max_pools_per_page": ("parameters.yaml", "1 to {} (for messages ``max_messages_per_page``)"),
+    "max_flavors_per_page": ("parameters.yaml", "1 to {} (for messages ``max_messages_per_page``)"),
+    "max_subscriptions_per_page": ("parameters.yaml", "1 to {} (for messages"),
+    "default_subscription_ttl": ("parameters.yaml", "lives, from 60; {} without it."),
+    "max_message_headers": ("parameters.yaml", "at most {} of them and"),
+    "max_message_headers_size": ("parameters.yaml", "of them and {} bytes."),
+    "max_ranges": ("parameters.yaml", "How many ranges at most, 1 to {}."),
+    "max_queues_per_project": ("queues.rst", "503 if the project has {:,} queues."),
+    "max_subscriptions_per_queue": ("subscriptions.rst", "503 if the queue has {} subscriptions."),
+    "max_messages_per_post": ("differences.rst", "A post may have at most {:,} messages"),
+    "max_copies_per_post": ("embedded-store.rst", "more than {:,} copies is a 400"),
+    "max_waiters": ("events.rst", "a process has {:,} of these"),
+}
+"""The page that tells each limit which is no setting."""
+
+
+def test_every_limit_that_is_no_setting_is_documented() -> None:
+    others = {
+        one.name: one.default for one in fields(Limits) if one.name not in Settings.model_fields
+    }
+    shown = {"default_message_delay": 0, "signed_url_max_expires": 7 * 24 * 3600}
+    assert {name: others.pop(name) for name in shown} == shown
+    assert others.keys() == LIMITS.keys()
+    for name, (page, words) in LIMITS.items():
+        assert words.format(others[name]) in (SOURCE / page).read_text(), name
 
 
 def names_of_the_package() -> set[str]:

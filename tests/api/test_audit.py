@@ -2,7 +2,10 @@
 
 import json
 import os
+import re
 import signal
+import socket
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +15,13 @@ import pytest
 from tests.api.conftest import CLIENT_ID, Api, MakeApi, bearer
 from tests.api.websocket.talk import Talk
 from tests.server import ServerProcess
+from zaqar_lite.api.auditing import Auditor
+from zaqar_lite.api.request import Response, request_of
 from zaqar_lite.client import Client
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.main import create_app
 from zaqar_lite.server.loading import load
+from zaqar_lite.service.audit import FileTrail
 
 FULL = Path("/dev/full")
 pytestmark = pytest.mark.anyio
@@ -52,6 +58,39 @@ async def test_an_event_says_who_did_it_from_where(make_api: MakeApi, tmp_path: 
     request_id = made.headers["x-openstack-request-id"]
     assert event["tags"] == [f"correlation_id?value={request_id}"]
     assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_an_event_has_the_fields_of_the_sample_and_no_more(tmp_path: Path) -> None:
+    """A program's name is cut, and it is unknown whether a fault of the server left it undone."""
+    settings = load(environment={}, overrides={"store": "memory://"})
+    (route,) = (one for one in create_app(settings).routes if one.name == "delete_queue")
+    trail = FileTrail(tmp_path / "audit")
+    statuses = {204: "success", 399: "success", 400: "failure", 499: "failure", 500: "unknown"}
+    for status in statuses:
+        request = request_of("DELETE", b"/v2/queues/orders", b"", ((b"user-agent", b"x" * 300),))
+        request.route, request.path_values = route, ("orders",)
+        Auditor(trail, (route,)).record(request, Response(status))
+    found = events(tmp_path / "audit")
+    sample = json.loads(Path("api-ref/source/samples/audit-event.json").read_text())
+    assert {event["reason"]["reasonCode"]: event["outcome"] for event in found} == {
+        str(status): outcome for status, outcome in statuses.items()
+    }
+    assert len({event["id"] for event in found}) == len(statuses)
+    event = found[0]
+    assert shape(event) == shape(sample)
+    assert event["observer"] == {**sample["observer"], "id": socket.gethostname()}
+    assert event["initiator"]["host"]["agent"] == "x" * 256
+    assert event["initiator"]["id"] == "unknown"
+    assert (event["action"], event["target"]) == (sample["action"], sample["target"])
+    age = datetime.now(UTC) - datetime.fromisoformat(event["eventTime"])
+    assert timedelta(milliseconds=-1) < age < timedelta(minutes=1)
+
+
+def shape(value: Any) -> Any:
+    """The fields of a document, and how long an instant is written."""
+    if isinstance(value, dict):
+        return {name: shape(one) for name, one in value.items()}
+    return len(value) if isinstance(value, str) and re.match(r"\d{4}-\d\d-\d\dT", value) else None
 
 
 QUEUE, TOPIC = "/v2/queues/orders", "/v2/topics/news"

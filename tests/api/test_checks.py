@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.api.conftest import Api, MakeApi
+from tests.api.conftest import Api, MakeApi, bearer
 from tests.api.sockets import Raw
 from tests.server import ServerProcess
 
@@ -39,6 +39,8 @@ REFUSED = [
     ({"accept": "application/json;q=0, */*"}, 406, NO_JSON),
     ({"accept": "*/*, application/json;q=0"}, 406, NO_JSON),
     ({"accept": "*/*;q=0.000"}, 406, NO_JSON),
+    ({"accept": "application/*;q=0, */*"}, 406, NO_JSON),
+    ({"accept": "application/json;q=0, application/*"}, 406, NO_JSON),
 ]
 UUIDS = (
     *(UUID, UUID.upper(), "3381af92-2b9e-11e3-b191-71861300734c"),
@@ -46,7 +48,8 @@ UUIDS = (
 )
 ACCEPTED = (
     *("", "*/*", "application/*", "text/html, application/json;q=0.1", "application/json"),
-    *("*/*;q=0, Application/JSON", "text/html, */*;q=0.1"),
+    *("*/*;q=0, Application/JSON", "text/html, */*;q=0.1", "*/*;q=0, application/*"),
+    *("application/json;q=0, application/json", "application/json, application/json;q=0"),
 )
 
 
@@ -212,19 +215,31 @@ async def test_drops_empty_parameters_and_takes_the_last_of_several(api: Api) ->
 
 async def test_every_route_has_a_largest_body(make_api: MakeApi) -> None:
     """Also those that read none, and the limits are those of the settings."""
-    async with make_api(max_queue_metadata=5_000, max_messages_post_size=6_000) as api:
+    settings = {"auth": "keys", "max_queue_metadata": 5_000, "max_messages_post_size": 6_000}
+    async with make_api(**settings) as api:
+        api.http.headers.update(bearer(api.operator))
         for method, path, largest, status, title in (
             ("PUT", "", 5_000, 400, "Invalid API request"),
             ("PATCH", "", 5_000, 400, "Invalid request body"),
             ("POST", "messages", 6_000, 400, "Invalid API request"),
+            ("POST", "/v2/topics/t/messages", 6_000, 400, "Invalid API request"),
             ("PATCH", "messages/1", 6_000, 400, "Invalid API request"),
-            ("GET", "", 4_096, 413, "Request body too large"),
-            ("DELETE", "messages/1", 4_096, 413, "Request body too large"),
-            ("GET", "/v2/ping", 4_096, 413, "Request body too large"),
+            *((*one, 4_096, 413, TOO_LARGE) for one in SMALL),
+            *((*one, 65_536, 413, TOO_LARGE) for one in LARGE),
+            ("POST", "/v2/keys", 16_384, 413, TOO_LARGE),
+            ("POST", "claims/1/settle", 4_096 + 1_048_576, 413, TOO_LARGE),
         ):
             answer = await api.call(method, path, "x" * (largest - 1))  # and two quotes
             assert (answer.status_code, answer.json()["title"]) == (status, title), (method, path)
-            assert str(largest) in answer.json()["description"]
+            assert f"{largest} are allowed" in answer.json()["description"], (method, path)
+
+
+TOO_LARGE = "Request body too large"
+SMALL = [("GET", ""), ("DELETE", "messages/1"), ("GET", "/v2/ping"), ("POST", "claims")]
+LARGE = [
+    *(("POST", "subscriptions"), ("PATCH", "subscriptions/1"), ("POST", "redrives")),
+    *(("PUT", "/v2/schedules/a"), ("PATCH", "/v2/schedules/a")),
+]
 
 
 @pytest.fixture

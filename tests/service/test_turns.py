@@ -9,9 +9,10 @@ from tests.service.composed import Composed
 from tests.waiting import rounds_beside
 from zaqar_lite.api import documents
 from zaqar_lite.api.request import request_of
+from zaqar_lite.api.v2.messages import posted_response
 from zaqar_lite.domain import yielding
 from zaqar_lite.domain.models import QueueRef, Stats
-from zaqar_lite.domain.posts import NewMessage
+from zaqar_lite.domain.posts import NewMessage, Posted
 from zaqar_lite.domain.quotas import UNLIMITED
 from zaqar_lite.domain.topics import topic_ref
 from zaqar_lite.domain.yielding import _ROUNDS, STEP, in_steps
@@ -45,6 +46,10 @@ async def read_a_post(_: Composed) -> tuple[Awaitable[object], int]:
     request = request_of("POST", b"/", b"", ())
     request.document, request.size, request.most = content, len(content), len(content)
     return documents.read_messages(request), 1_600 // STEP - 1
+
+
+async def answer_a_post(_: Composed) -> tuple[Awaitable[object], int]:
+    return posted_response("/", [Posted("id", False)] * 1_600), _ROUNDS * 1_600 // STEP
 
 
 async def post_to_a_topic(one: Composed) -> tuple[Awaitable[object], int]:
@@ -130,8 +135,8 @@ async def look_for_a_projects_queues(one: Composed) -> tuple[Awaitable[object], 
 @pytest.mark.parametrize(
     "prepare",
     [
-        *(read_a_post, post_to_a_topic, search_topics, page_of_records, route_by_filters),
-        *(match_letters, count_queues, load_quotas, ask_what_a_pool_holds),
+        *(read_a_post, answer_a_post, post_to_a_topic, search_topics, page_of_records),
+        *(route_by_filters, match_letters, count_queues, load_quotas, ask_what_a_pool_holds),
         look_for_a_projects_queues,
     ],
 )

@@ -21,8 +21,8 @@ _HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::[0-9]*)?")
 _MAX_HEADER = 16_384
 EVENT_STREAM = b"text/event-stream"
 _INVALID_HEADER = "Invalid header value"
-_JSON_RANGES = {"*/*": 0, "application/*": 1, "application/json": 2}
-"""The media ranges that admit JSON; the higher its number, the more a range has to say."""
+_JSON_RANGES = ("application/json", "application/*", "*/*")
+"""The media ranges that admit JSON; the first of them that a header names decides."""
 
 _ALL_JSON = (b"*/*", b"application/json")
 _ENCODINGS = (b"gzip", b"identity")
@@ -219,15 +219,12 @@ def _check_accept(request: Request) -> None:
     accept = request.headers.get(b"accept")
     if not accept or accept in _ALL_JSON:
         return
-    best, admitted = -1, False
+    admits: dict[str, bool] = {}
     for entry in accept.decode("latin-1").split(","):
         media_type, *parameters = (part.strip().lower() for part in entry.split(";"))
-        rank = _JSON_RANGES.get(media_type, -1)
-        if rank < 0 or rank < best:
-            continue
         refused = any(_REFUSED.fullmatch(parameter) for parameter in parameters)
-        best, admitted = rank, not refused or (admitted and rank == best)
-    if admitted:
+        admits[media_type] = not refused or admits.get(media_type, False)
+    if next((admits[one] for one in _JSON_RANGES if one in admits), False):
         return
     raise Refused(
         406,
