@@ -43,6 +43,7 @@ def own_logging() -> Iterator[None]:
     [
         (["--store", "memory://", "--workers", "2"], ["memory", "one process", "--workers 1"]),
         (["--store", "mysql://x"], ["mysql", "redis://"]),
+        (["--store", "/srv/queues"], ["For a directory write embedded:PATH"]),
         (["--store", "memory://host"], ["memory://"]),
         (["--store", "redis://[::1/0"], ["can't be read"]),
         (["--store", "redis://[::1/0", "--workers", "2"], ["can't be read"]),

@@ -239,8 +239,9 @@ def test_files_that_can_not_be_used_are_one_line(tmp_path: Path) -> None:
     missing, sealed = tmp_path / "missing", tmp_path / "sealed"
     seal = ("openssl", "ec", "-in", str(key), "-out", str(sealed), "-aes256", "-passout", "pass:x")
     subprocess.run(seal, check=True, capture_output=True)
-    for words in ((missing, key), (cert, other), (key, key), (cert, sealed)):
+    for words in ((cert, missing), (cert, other), (key, key), (cert, sealed)):
         done = serve_in_vain("--store", "memory://", "--tls-cert", words[0], "--tls-key", words[1])
         assert done.returncode == 1
         (line,) = done.stderr.splitlines()
         assert line.startswith("zaqar-lite: tls_cert")
+        assert (missing not in words) or f"{missing}: No such file" in line

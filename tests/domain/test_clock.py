@@ -47,7 +47,9 @@ def test_a_wall_clock_that_steps_changes_nothing(times: Times, step: int) -> Non
     assert clock.now_ms() == before
 
 
-def test_it_does_not_start_before_the_last_instant_of_the_store(times: Times) -> None:
+def test_it_does_not_start_before_the_last_instant_of_the_store(
+    times: Times, caplog: pytest.LogCaptureFixture
+) -> None:
     """An instant in the past does not move it back."""
     clock = times.clock()
     clock.not_before(int(START * 1_000) - 60_000)
@@ -57,6 +59,9 @@ def test_it_does_not_start_before_the_last_instant_of_the_store(times: Times) ->
     times.monotonic += 1
     assert clock.now_ms() == START * 1_000 + 61_000
     assert clock.offset_ms == 0
+    assert not caplog.records
+    clock.not_before(int(START * 1_000) + 3_661_000)
+    assert "this machine's clock is 3600 s behind the store's" in caplog.text
 
 
 def test_the_offset_is_read_from_its_file_at_every_call(times: Times, tmp_path: Path) -> None:

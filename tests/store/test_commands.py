@@ -120,6 +120,20 @@ def test_what_is_no_store_at_all_is_refused(directory: Path, capsys: Capture) ->
     assert file.read_bytes() == b"x" * 100_000
 
 
+@pytest.mark.parametrize("command", ["check", "export"])
+def test_a_store_of_another_version_is_not_read(
+    command: str, directory: Path, capsys: Capture
+) -> None:
+    """What its tables mean, and which rules hold between them, this version can't know."""
+    with closing(sqlite3.connect(directory / FILE_NAME)) as database:
+        database.execute("PRAGMA user_version = 99")
+    assert store(command, directory) == 2
+    printed = capsys.readouterr()
+    assert not printed.out
+    assert "user_version 99" in printed.err
+    assert "use the version that made it" in printed.err
+
+
 def break_page(file: Path, table: str) -> None:
     """Zero a page of a table: a leaf, or the only one."""
     with closing(sqlite3.connect(file)) as database:

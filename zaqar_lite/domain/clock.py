@@ -1,5 +1,6 @@
 """Instants as users write them, and the clock of the stores, which tests move by an offset."""
 
+import logging
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -7,7 +8,10 @@ from pathlib import Path
 
 from zaqar_lite.domain.errors import Invalid
 
+logger = logging.getLogger(__name__)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TOLD_MS = 60_000
+"""How far a machine may be behind its store without a word about it."""
 _SETTLED_NS = 100_000_000
 """Nanoseconds after which a file's time of writing tells it from a later one."""
 
@@ -64,6 +68,12 @@ class Clock:
         behind_ms = instant_ms - self.now_ms()
         if behind_ms > 0:
             self._base += behind_ms / 1000
+        if behind_ms > _TOLD_MS:
+            logger.warning(
+                "this machine's clock is %d s behind the store's, which goes on from the last "
+                "instant it has stored: times of day, as of schedules, come that much too early",
+                behind_ms // 1000,
+            )
 
     def _read_offset(self, path: Path) -> int:
         """Read the file again when it was written, or may have been since it was last looked at."""

@@ -58,6 +58,8 @@ class Certificate:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
+            for path in self._files:
+                path.open("rb").close()  # the errors of ssl name no file
             # OpenSSL would ask for the passphrase of a key that has one on the terminal, and wait.
             context.load_cert_chain(self._cert, self._key, password="")
             if self._client_ca is not None:

@@ -115,7 +115,10 @@ def find_driver(uri: str) -> Driver:
         if scheme in driver.schemes:
             return driver
     known = ", ".join(f"{scheme}://" for driver in DRIVERS for scheme in driver.schemes)
-    raise ConfigurationError(f"No store driver for a URI of scheme {scheme!r}; there are {known}.")
+    raise ConfigurationError(
+        f"No store driver for a URI of scheme {scheme!r}; there are {known}. For a directory "
+        "write embedded:PATH."
+    )
 
 
 def create_stores(

@@ -32,7 +32,7 @@ from zaqar_lite.storage.registry import find_driver
 from zaqar_lite.storage.sql import directory_of
 from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.directory import sync_directory
-from zaqar_lite.storage.sql.place import FILE_NAME, OLD_FILE_NAME, InFile, connect
+from zaqar_lite.storage.sql.place import FILE_NAME, OLD_FILE_NAME, InFile, check_format, connect
 from zaqar_lite.store.checking import check, salvage
 from zaqar_lite.store.transfer import export, load
 
@@ -232,11 +232,11 @@ def tables_of(store: str) -> Iterator[tuple[apsw.Connection, Sequence[str]]]:
     filled from the records, as at the start of a server, so none may run.
     """
     if not is_slatedb(store):
-        with snapshot(file_of(store)) as connection:
+        with snapshot(file := file_of(store)) as connection:
+            check_format(connection, file)
             yield connection, ()
         return
-    engine = create_engine(store, must_exist=True)
-    database = OpenDataDatabase(engine, Clock(), StoreOptions())
+    database = OpenDataDatabase(create_engine(store, must_exist=True), Clock(), StoreOptions())
     with asyncio.Runner() as runner:
         runner.run(database.open())
         try:

@@ -93,6 +93,20 @@ def make_tables(connection: apsw.Connection) -> None:
     )
 
 
+def check_format(connection: apsw.Connection, file: Path) -> None:
+    """Refuse a file that is not ours, or of another format. Raises ConfigurationError."""
+    identity, version = connection.pragma("application_id"), connection.pragma("user_version")
+    has_tables = connection.execute("SELECT count(*) FROM sqlite_schema").get
+    if not has_tables and not version:
+        return
+    if identity != APPLICATION_ID or int(version) != FORMAT:
+        raise ConfigurationError(
+            f"{file} is no store of this version of Zaqar Lite (application_id {identity}, "
+            f"user_version {version}). It is kept as it is: give the server another directory, "
+            "or use the version that made it."
+        )
+
+
 class InRam:
     """A database in RAM: nothing is ever synced, and all ends with the connection.
 
@@ -207,7 +221,7 @@ class InFile(InRam):
             os.close(os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             self.file.chmod(0o600)
             writer = self._writer = connect(str(self.file))
-            self._check_file(writer)
+            check_format(writer, self.file)
             for name, value in _PRAGMAS.items():
                 writer.pragma(name, value)
             if not int(writer.pragma("user_version")):
@@ -227,19 +241,6 @@ class InFile(InRam):
         if is_new:
             sync_directory(self.directory)
         return writer
-
-    def _check_file(self, connection: apsw.Connection) -> None:
-        """Refuse a file that is not ours, or of another format."""
-        identity, version = connection.pragma("application_id"), connection.pragma("user_version")
-        has_tables = connection.execute("SELECT count(*) FROM sqlite_schema").get
-        if not has_tables and not version:
-            return
-        if identity != APPLICATION_ID or int(version) != FORMAT:
-            raise ConfigurationError(
-                f"{self.file} is no store of this version of Zaqar Lite (application_id "
-                f"{identity}, user_version {version}). It is kept as it is: give the server "
-                "another directory, or use the version that made it."
-            )
 
     def _why_not(self, exc: Exception) -> str:
         if isinstance(exc, apsw.NotADBError | apsw.CorruptError):
