@@ -198,6 +198,8 @@ def test_what_stood_there_already_is_reported(client: Client, queue: str) -> Non
     known = client.post(queue, "x", idempotency_key="x")
     mixed = client.post_batch(queue, ["y", NewMessage(body="x", idempotency_key="x")])
     assert mixed.duplicates == [known]
+    (same,) = client.post_batch(queue, [NewMessage(body="x", idempotency_key="x")]).duplicates
+    assert same == known
     told: list[Posted[int]] = []
     for _ in range(2):
         summary = client.post_all(queue, range(50), key=str, on_posted=told.append)

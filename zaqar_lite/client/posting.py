@@ -173,10 +173,8 @@ class Posting(Generic[T]):
     def _keyed(self, item: T) -> object:
         if self._options.key is None:
             return item
-        key = self._options.key(item)
-        if isinstance(item, NewMessage):
-            return dataclasses.replace(item, idempotency_key=key)
-        return NewMessage(body=item, idempotency_key=key)
+        new = item if isinstance(item, NewMessage) else NewMessage(body=item)
+        return dataclasses.replace(new, idempotency_key=self._options.key(item))
 
     def wait(self, count: int) -> float:
         """Return the seconds until so many messages may go: the rate holds over any long while."""

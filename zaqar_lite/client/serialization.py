@@ -167,8 +167,7 @@ def seconds_until(delay: int | None, deliver_at: dt.datetime | None) -> int | No
     if deliver_at is None:
         return delay
     if delay is not None:
-        message = "give delay or deliver_at, not both"
-        raise ValueError(message)
+        raise ValueError("give delay or deliver_at, not both")
     arguments.zoned("deliver_at", deliver_at)
     left = (deliver_at - dt.datetime.now(dt.UTC)).total_seconds()
     return max(0, math.ceil(left))

@@ -75,8 +75,11 @@ class Messages(BaseClient):
         Raises:
             KeyReused: a key stands for another message; nothing was stored.
         """
-        encoded = [self.encode(queue, one) for one in arguments.several(batch, "post_batch")]
-        return self._exchange(post(queue, encoded, idempotency_key=idempotency_key))
+        given = list(arguments.several(batch, "post_batch"))
+        keys = [one.idempotency_key for one in given if isinstance(one, NewMessage)]
+        keyed = len(keys) == len(given) and None not in keys
+        encoded = [self.encode(queue, one) for one in given]
+        return self._exchange(post(queue, encoded, idempotency_key=idempotency_key, keyed=keyed))
 
     @listing
     def list_messages(
