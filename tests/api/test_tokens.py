@@ -229,7 +229,7 @@ async def test_keys_are_read_once_for_many_and_again_when_one_is_new(
     keys = PublishedKeys(Jwks(issuer.url).fetch, monotonic=clock)
     await asyncio.gather(*(keys.find("ec", "ES256") for _ in range(20)))
     assert issuer.asked == 1
-    clock.now = 40
+    clock.now = 30
     issuer.document = published(ec=EC_KEY, new=OTHER)
     await keys.find("new", "ES256")
     assert issuer.asked == 2
@@ -237,9 +237,9 @@ async def test_keys_are_read_once_for_many_and_again_when_one_is_new(
         with pytest.raises(Unauthenticated):
             await keys.find(f"guess-{number}", "ES256")
     assert issuer.asked == 2
-    clock.now = 400
-    await keys.find("ec", "ES256")
-    assert issuer.asked == 3
+    for clock.now, asked in ((330, 2), (331, 3)):
+        await keys.find("ec", "ES256")
+        assert issuer.asked == asked
 
 
 TROUBLES = [
@@ -260,9 +260,9 @@ async def test_an_issuer_that_is_away_is_forgiven_for_hours(
         issuer.status, issuer.document = trouble, {}
     else:
         issuer.document = trouble
-    clock.now = 5 * 3600
+    clock.now = 6 * 3600
     await keys.find("ec", "ES256")
-    clock.now = 7 * 3600
+    clock.now += 1
     with pytest.raises(Unavailable):
         await keys.find("ec", "ES256")
 

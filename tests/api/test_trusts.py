@@ -171,6 +171,21 @@ async def test_a_trust_ends_though_the_token_that_was_kept_of_it_is_revoked(
         await left(keystone, 0)
 
 
+async def test_a_token_of_a_trust_is_kept_for_half_of_its_life(
+    make_api: MakeApi, keystone: Keystone
+) -> None:
+    async with Receiver(204) as receiver, make_api(**settings(keystone)) as api:
+        await subscribe(api, keystone, f"trust+{receiver.url}/hook")
+        tokens = dict[int, str]()
+        for number, later in enumerate((0, 1_700, 200)):
+            api.advance(later)
+            await api.post({"body": number})
+            await receiver.wait_for(number)
+        for one in receiver.received:  # some may come twice, as their leases lapse
+            tokens.setdefault(one.document["body"], one.headers["x-auth-token"])
+        assert tokens[0] == tokens[1] != tokens[2]
+
+
 async def test_a_trust_is_not_forgotten_while_the_server_can_not_log_in(
     make_api: MakeApi, keystone: Keystone, tmp_path: Path
 ) -> None:

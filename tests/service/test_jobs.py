@@ -1,7 +1,9 @@
 """Jobs: the seconds that one has left, and the process that runs it."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from typing import NamedTuple
 from uuid import uuid4
 
@@ -204,10 +206,13 @@ async def test_the_steps_of_a_job_are_large_alone_and_small_beside_others(
     one, queue = Composed(), QueueRef("p", "letters")
     await one.store.post(queue, [NewMessage(b"1", 600_000)] * 2_000, client_id="c", version=None)
     jobs, read, seen = one.jobs(), one.store.list_messages, list[int]()
+    at = list[float]()
     job = await jobs.begin(queue, JobAct.REDRIVE, Order(filter=Choice(), to="b", dry_run=True))
 
     async def noted(queue: QueueRef, query: ListQuery) -> Page:
         seen.append(query.limit)
+        at.append(time.monotonic())
+        await asyncio.sleep(0.001 if len(seen) <= len(sizes) else 0)
         return await read(queue, query)
 
     monkeypatch.setattr(one.store, "list_messages", noted)
@@ -217,3 +222,36 @@ async def test_the_steps_of_a_job_are_large_alone_and_small_beside_others(
     await module._Run(jobs, records.Holder(one.clock), held, lambda: next(answers)).finish()
     assert seen[: len(sizes)] == sizes
     assert (await jobs.get(queue, job.act, job.id)).examined == 2_000
+    # Three quarters of the time between two steps are a rest.
+    steps = zip(alone, pairwise(at), strict=False)
+    assert all(next_one - one > 0.004 for is_alone, (one, next_one) in steps if not is_alone)
+
+
+async def test_a_job_acts_on_no_more_messages_a_second_than_it_may() -> None:
+    one, queue = Composed(), QueueRef("p", "letters")
+    await one.store.post(queue, [NewMessage(b"1", 600_000)] * 60, client_id="c", version=None)
+    jobs = one.jobs()
+    job = await jobs.begin(
+        queue, JobAct.REDRIVE, Order(filter=Choice(), to="b", max_per_second=100)
+    )
+    runner = JobRunner(jobs, one.clock, lambda: 0)
+    runner.start()
+    ended = await Held(queue, jobs, job).ended(job)
+    await runner.stop()
+    assert ended.done == 60
+    assert ended.ended_at - ended.created_at >= 200  # the rest behind the first twenty
+
+
+async def test_a_job_that_moves_by_seconds_keeps_the_plan_of_one_step_only() -> None:
+    """The record of one that has moved a million messages is as small as at its begin."""
+    one, queue = Composed(), QueueRef("p", "q")
+    await one.queues.create(queue, {"_default_message_delay": 60})
+    new = [NewMessage(b"1", 600_000, 60_000)] * 250
+    await one.store.post(queue, new, client_id="c", version=None)
+    jobs = one.jobs()
+    job = await jobs.begin(queue, JobAct.MOVE, Order(filter=Choice(), by=60))
+    runner = JobRunner(jobs, one.clock, lambda: 0)
+    runner.start()
+    ended = await Held(queue, jobs, job).ended(job)
+    await runner.stop()
+    assert (ended.done, ended.plan) == (250, {})

@@ -67,9 +67,7 @@ class Claims:
         the project has too many queues.
         """
         claimed = await self.queues.claim(queue, request, self.messages)
-        if claimed.claim_id is None or not claimed.messages:
-            return None
-        return claimed.claim_id, claimed.messages
+        return None if claimed.claim_id is None else (claimed.claim_id, claimed.messages)
 
     async def get(self, queue: QueueRef, claim_id: str, *, details: bool = False) -> Claim:
         """Read a live claim.

@@ -234,10 +234,11 @@ class _Kept:
     `marks` are what had come through the process at an instant of each of the last minutes.
     """
 
+    looked_at: int
+
     def __init__(self) -> None:
         self.samples: deque[tuple[int, tuple[int, int, int]]] = deque(maxlen=MINUTES)
         self.marks: deque[tuple[float, Sequence[int]]] = deque(maxlen=_RATED_MINUTES + 1)
-        self.looked_at = 0
 
     def mark(self, now: float, flow: Sequence[int]) -> None:
         """Note once a minute what has come through."""

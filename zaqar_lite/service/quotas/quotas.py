@@ -28,6 +28,13 @@ _READ_AT_ONCE = 500
 class Quotas(BackgroundWorker):
     """Answer, set and follow the quotas of projects."""
 
+    has_rates: bool
+    """Whether any project has a rate."""
+    has_connections: bool
+    """Whether any project has a quota of connections."""
+    bound_messages: bool
+    """Whether any project has a quota of messages or bytes."""
+
     def __init__(self, management: ManagementStore, defaults: Quota, *, shared: bool) -> None:
         self._management = management
         most = Most(MAX_PROJECTS, Invalid, "projects with quotas of their own")
@@ -39,12 +46,6 @@ class Quotas(BackgroundWorker):
         self._set: dict[str, Quota] = {}
         self._seen: int | None = None
         self._work = Background("following quotas", self.load, rest=LOOK_EVERY)
-        self.has_rates = False
-        """Whether any project has a rate."""
-        self.has_connections = False
-        """Whether any project has a quota of connections."""
-        self.bound_messages = False
-        """Whether any project has a quota of messages or bytes."""
         self.changed: Callable[[], None] = lambda: None
         """Called when something was set, here or elsewhere."""
         self._replace({}, {})

@@ -128,9 +128,7 @@ class Every:
         """
         first, end = self._number_after(after), self._number_after(before - 1)
         skipped = max(end - first - most, 0)
-        if not skipped:
-            return 0, after
-        return skipped, self._anchor + (first + skipped) * self._interval - 1
+        return skipped, self._anchor + (first + skipped - 1) * self._interval
 
     def _number_after(self, instant: int) -> int:
         return max(0, (instant - self._anchor) // self._interval + 1)
