@@ -243,7 +243,8 @@ class QueueUnderTest:
 
     async def get(self, *message_ids: str, details: bool = False) -> Sequence[Message]:
         """Fetch messages by id."""
-        return await self.stores.messages.get_messages(self.ref, message_ids, details=details)
+        given = {"details": True} if details else {}
+        return await self.stores.messages.get_messages(self.ref, message_ids, **given)
 
     async def get_one(self, message_id: str, *, details: bool = False) -> Message:
         """Fetch a message that is there."""
@@ -306,7 +307,8 @@ class QueueUnderTest:
 
     async def get_claim(self, claim_id: str, *, details: bool = False) -> Claim:
         """Read a claim."""
-        return await self.stores.messages.get_claim(self.ref, claim_id, details=details)
+        given = {"details": True} if details else {}
+        return await self.stores.messages.get_claim(self.ref, claim_id, **given)
 
     async def is_over(self, claim_id: str) -> bool:
         """Whether there is no such claim (any more)."""

@@ -30,6 +30,7 @@ from zaqar_lite.domain.models import NO_RETRIES, QueueRef, RetryPolicy
 from zaqar_lite.domain.settlements import Act, Outcome
 from zaqar_lite.storage.redis.faults import ConnectionLost
 from zaqar_lite.storage.redis.link import Link
+from zaqar_lite.storage.redis.scripts import function
 
 pytestmark = pytest.mark.anyio
 T = TypeVar("T")
@@ -141,3 +142,46 @@ async def test_whatever_calls_are_lost_every_message_has_one_end(
             assert "outbox" not in keys
             if not in_slots:  # else the sweep may come late
                 check_queue(client, tag, keys, queue.stores.clock.offset_ms)
+
+
+async def test_what_may_be_done_twice_is_asked_for_again_when_its_answer_is_lost(
+    queue: QueueUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send, losing = Link.send, ""
+    messages, management = queue.stores.messages, queue.stores.management
+    project, twin = queue.ref.project, queue.named(f"{queue.ref.name}-twin")
+    posted = await queue.post("a", "b")
+    claim_id = await queue.claim_id(1)
+    (whole,) = await queue.get(posted[1])
+    acts: dict[str, Callable[[], Awaitable[object]]] = {
+        "list": queue.listed,
+        "get": lambda: queue.get(*posted),
+        "get_claim": lambda: queue.get_claim(claim_id),
+        "next_due": queue.next_due,
+        "stats": queue.stats,
+        "known": lambda: messages.find_idempotency_keys(queue.ref, ["k"]),
+        "settle": lambda: queue.renew(claim_id),
+        "import": lambda: messages.import_messages(twin.ref, [whole], source="s", number=1),
+        "intend": lambda: management.create_queue(queue.ref, {}, max_queues=9),
+        "enlist": lambda: management.create_queue(twin.ref, {}, max_queues=9),
+        "get_record": lambda: management.get_record("kind", project, "name"),
+        "list_records": lambda: management.list_records("kind", project, limit=1),
+        "visits": lambda: messages.sweep(1),
+    }
+
+    def lose(self: Link, *words: str | bytes | int) -> asyncio.Future[Any]:
+        nonlocal losing
+        answer = send(self, *words)
+        if not losing or words[:2] != ("FCALL", function(losing)):
+            return answer
+        losing = ""
+        return lost(answer)
+
+    monkeypatch.setattr(Link, "send", lose)
+    for operation, act in acts.items():
+        losing = operation
+        await act()
+        assert not losing, f"nobody asks for {operation}"
+    losing = "visits"
+    assert not await management.sweep_records(1)
+    assert not losing

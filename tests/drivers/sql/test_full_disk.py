@@ -64,8 +64,11 @@ async def fill(store: Store, refused: str = "nearly full") -> list[str]:
 async def fill_for_good(store: Store) -> list[str]:
     """Fill, also what room is left when the log has been copied; answer the texts of all."""
     stored: list[str] = []
-    while more := await fill(store):
+    refused = 0
+    while refused < 2:  # the batch of a refused post may have begun a copy
+        more = await fill(store)
         stored += more
+        refused = 0 if more else refused + 1
         while tasks := {one for one in (store.db._copying, store.db._task) if one is not None}:
             await asyncio.wait(tasks)
     return stored

@@ -1,6 +1,7 @@
 """The connections of a file: their ends, and a log that is copied and begun anew."""
 
 import asyncio
+import os
 import threading
 import time
 from pathlib import Path
@@ -163,13 +164,35 @@ async def test_a_reader_that_stays_is_told_of_once(
     await store.post("first")
     if begins:
         await grow(store, begins)
-    reader = place.connect(str(store.place.file))
-    reader.execute("BEGIN")
-    seen = reader.execute("SELECT count(*) FROM entry").get
-    await grow(store, 8 * MIB)
-    assert reader.execute("SELECT count(*) FROM entry").get == seen
-    reader.close(force=True)
-    await cycles(store, 200)
-    assert store.place.wal_bytes < 5 * MIB, "the log did not shrink"
-    warnings = [one for one in caplog.messages if "keeps a transaction open" in one]
-    assert len(warnings) == 1
+    for readers in (1, 2):
+        reader = place.connect(str(store.place.file))
+        reader.execute("BEGIN")
+        seen = reader.execute("SELECT count(*) FROM entry").get
+        await grow(store, 8 * MIB)
+        assert reader.execute("SELECT count(*) FROM entry").get == seen
+        reader.close(force=True)
+        await cycles(store, 200)
+        assert store.place.wal_bytes < 5 * MIB, "the log did not shrink"
+        warnings = [one for one in caplog.messages if "keeps a transaction open" in one]
+        assert len(warnings) == readers
+
+
+async def test_the_disk_is_asked_for_room_now_and_then_or_after_half_a_mebibyte(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, looks, statvfs = 1_000.0, 0, os.statvfs
+
+    def look(path: Path) -> os.statvfs_result:
+        nonlocal looks
+        looks += 1
+        return statvfs(path)
+
+    monkeypatch.setattr(place, "monotonic", lambda: now)
+    monkeypatch.setattr(os, "statvfs", look)
+    for size, later, asked in (
+        *((1, 0.0, 1), (1, 0.0, 1), (1, 0.2, 1), (1, 0.05, 2), (1, 0.0, 2)),
+        *((1 << 20, 0.0, 2), (1, 0.0, 3), (1, 0.0, 3)),
+    ):
+        now += later
+        await store.post("x" * size)
+        assert looks == asked

@@ -56,7 +56,6 @@ _PRAGMAS = {
     "auto_vacuum": "INCREMENTAL",
     "journal_mode": "WAL",
     "synchronous": "NORMAL",
-    "wal_autocheckpoint": 0,
     "cache_size": -49_152,  # KiB
     "journal_size_limit": 64 << 20,
 }
@@ -175,7 +174,6 @@ class InFile(InRam):
         self._copier: apsw.Connection | None = None
         self._descriptor: int | None = None
         self._reserve = reserve
-        self.wal_bytes = 0
         self.synced = 0
         self._copied = 0
         self._has_warned = False
@@ -228,7 +226,7 @@ class InFile(InRam):
                 make_tables(writer)
             with contextlib.suppress(apsw.BusyError):  # somebody reads the file
                 writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-            writer.set_wal_hook(self._note_wal)
+            writer.set_wal_hook(self._note_wal)  # SQLite itself copies nothing from now on
             writer.execute("UPDATE counter SET one = 1")  # makes the WAL
             writer.execute("SELECT count(*) FROM post").fetchall()  # a start reads it, too
             self._copier = connect(str(self.file))

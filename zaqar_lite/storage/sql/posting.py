@@ -151,14 +151,14 @@ async def post(  # noqa: PLR0917 - as the seam has it
         if one.copies or one.outbox:
             brings = True
     wanted = Post(ref, messages, client_id, batch_key, version, keys, brings)
+    is_large = cost > _AT_ONCE and len(messages) > 1
     if db.shares is not None:
-        is_large = cost > _AT_ONCE and len(messages) > 1 and not db.is_post_whole
-        await _take_share(db, ref.project, _PART if is_large else cost)
+        await _take_share(db, ref.project, _PART if is_large and not db.is_post_whole else cost)
     while True:
         if ref in db.busy or db.unfinished:
             await _turn(db, ref)
         try:
-            if cost <= _AT_ONCE or len(messages) == 1:
+            if not is_large:
                 if (answer := await db.write(_post_at_once, wanted)) is not None:
                     return answer
                 continue

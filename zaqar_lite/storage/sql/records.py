@@ -131,11 +131,10 @@ class SqlManagementStore(ManagementStore):
         limit: int,
     ) -> Sequence[Record]:
         found: list[Record] = []
-        start = after or ("", "")
+        start, step = after or ("", ""), min(MAX_EXAMINED, limit)
         if project is not None:
             start = max(start, (project, ""))
         while True:
-            step = min(MAX_EXAMINED, max(limit - len(found), 1))
             records = await self._db.read(QueueRef("", ""), _records, kind, project, start, step)
             now = self._db.clock.now_ms()
             found += [one for one in records if one.expires_at is None or one.expires_at > now]

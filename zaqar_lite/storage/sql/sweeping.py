@@ -11,7 +11,7 @@ from zaqar_lite.domain.models import NO_RETRIES, QueueRef, RetryPolicy, RetryPol
 from zaqar_lite.domain.yielding import next_turn
 from zaqar_lite.storage.sql import claiming, entries, expiring, posting
 from zaqar_lite.storage.sql.database import Database
-from zaqar_lite.storage.sql.queues import NEVER, Queue
+from zaqar_lite.storage.sql.queues import Queue
 
 _STEP = 20
 """Entries of a queue that one visit tidies: about 0.5 ms where leases lapse."""
@@ -41,8 +41,8 @@ async def sweep(db: Database, limit: int, retries_of: RetryPolicyOf) -> SweepRes
             await next_turn()
     deleted = 0
     while swept.total + deleted < limit:
-        has_garbage = await db.read(_NO_QUEUE, lambda db: db.execute(_ANY_GARBAGE).get)
-        step = await db.write(_delete_garbage) if has_garbage else 0
+        number = await db.read(_NO_QUEUE, lambda db: db.execute(_ANY_GARBAGE).get)
+        step = await db.write(_delete_garbage, number) if number else 0
         if not step:
             break
         deleted += step
@@ -79,18 +79,14 @@ def _visit(db: Database, queue: Queue, now: int, limit: int, retries: RetryPolic
         return SweepResult()
     done, lapsed, moved = expiring.end(db, queue, now, limit), 0, 0
     if queue.ready_at <= now:
-        most = max(1, limit - done.expired)
-        lapsed, moved = claiming.end_lapsed(db, queue, now, most, retries)
+        lapsed, moved = claiming.end_lapsed(db, queue, now, limit - done.expired, retries)
     letter = retries.dead_letter
     target = {letter.target} if moved and letter and letter.target else set()
     return done._replace(lapsed=lapsed - moved, moved=moved, letters_in=frozenset(target))
 
 
-def _delete_garbage(db: Database) -> int:
+def _delete_garbage(db: Database, number: int) -> int:
     """Delete one step of what a purged or dropped queue held; answer how much that was."""
-    number = entries.first_of(db, _ANY_GARBAGE, ())
-    if number == NEVER:
-        return 0
     found = entries.entries_where(
         db, "WHERE queue = ? ORDER BY position LIMIT ?", (number, _GARBAGE)
     )
@@ -104,7 +100,7 @@ def _delete_garbage(db: Database) -> int:
         if deleted := int(db.connection.changes()):
             return deleted
     db.execute("DELETE FROM garbage WHERE number = ?", (number,))
-    return 1
+    return int(db.connection.changes())
 
 
 _ANY_GARBAGE = "SELECT number FROM garbage LIMIT 1"
