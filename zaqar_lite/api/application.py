@@ -356,7 +356,7 @@ def _refusal(
 
 def _log(request: Request, status: int, seconds: float, *, every: bool) -> None:
     """Log a request if that is asked for, if it was slow, or, at debug level, if it failed."""
-    if seconds > _SLOW and seconds > _SLOW + request.waits:
+    if seconds > _SLOW + request.waits:
         level, text = logging.WARNING, "slow request"
     elif every:
         level, text = logging.INFO, "request"
