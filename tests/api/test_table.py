@@ -68,6 +68,41 @@ async def test_a_parameter_is_read_at_its_bounds_and_refused_beyond(operated: Ap
                 assert (answer.status_code == 400) == (value in wrong), told
 
 
+def tried(schema: dict[str, Any]) -> list[tuple[Any, bool]]:
+    """Texts or numbers at the bounds, and next to them; and whether they fit."""
+    kind = "Length" if "maxLength" in schema else "imum"
+    bounds = schema[f"min{kind}"], schema[f"max{kind}"]
+    return [
+        ("x" * number if kind == "Length" else number, fits)
+        for bound, outwards in zip(bounds, (-1, 1), strict=True)
+        for number, fits in ((bound, True), (bound + outwards, False))
+    ]
+
+
+async def test_documents_and_headers_are_taken_at_their_bounds(operated: Api) -> None:
+    described = (await operated.call("GET", "/openapi.json")).json()
+    schemas = described["components"]["schemas"]
+    message = schemas["Messages"]["properties"]["messages"]["items"]["properties"]
+    lease = schemas["Claim"]["properties"]
+    headers = described["paths"]["/v2/queues/{queue_name}"]["get"]["parameters"]
+    (project,) = (one["schema"] for one in headers if one["name"] == "X-Project-ID")
+    for value, fits in tried(project):
+        answer = await operated.call("GET", "", X_Project_ID=value)
+        assert (answer.status_code == 200) is fits, (len(value), answer.text)
+    for place in ("/v2/queues/orders/messages", "/v2/topics/orders/messages"):
+        await operated.call("PUT", place.removesuffix("/messages"), {"_default_message_delay": 1})
+        for name in ("ttl", "delay", "idempotency_key", "group"):
+            for value, fits in tried(message[name]):
+                document = {"messages": [{"body": 1, name: value}]}
+                answer = await operated.call("POST", place, document)
+                told = (place, name, value, answer.text)
+                assert answer.status_code == (201 if fits else 400), told
+    for name in ("ttl", "grace"):
+        for value, fits in tried(lease[name]):
+            answer = await operated.call("POST", "/v2/queues/orders/claims", {name: value})
+            assert (answer.status_code < 400) is fits, (name, value, answer.text)
+
+
 async def test_a_query_keeps_the_rules_that_no_schema_says(operated: Api) -> None:
     for asked, queries in QUERIES.items():
         method, below = asked.split()

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import json
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -466,13 +466,16 @@ async def test_a_span_of_time_is_delivered_again(api: Api) -> None:
         path = f"subscriptions/{made}/replay"
         ids = [await api.post({"body": n}) for n in range(2)]
         api.advance(60)
-        middle = (datetime.now(UTC) + timedelta(seconds=30)).isoformat()
+        at = datetime.now(UTC) + timedelta(seconds=30)
+        middle, elsewhere = at.isoformat(), at.astimezone(timezone(timedelta(hours=5))).isoformat()
         ids.append(await api.post({"body": 2}))
         await api.call("POST", "claims", {})
         await receiver.wait(3)
         for body, expected in (
             ({"until": middle}, {0, 1}),
             ({"from": middle}, {2}),
+            ({"until": elsewhere}, {0, 1}),
+            ({"from": at.replace(tzinfo=None).isoformat()}, {2}),
             ({}, {0, 1, 2}),
             ({"from": middle, "until": middle}, set()),
         ):

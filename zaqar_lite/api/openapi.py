@@ -179,7 +179,7 @@ def _page(entries: str, entry: Schema, more: str = "") -> Schema:
 _END = _object("href! age!:count created!")
 _POOL = _object("href! name! flavor!:text? uri! weight!:count options:object")
 _SUBSCRIBED: dict[str, Schema] = {
-    "subscriber": _text(MAX_SUBSCRIBER, 1),
+    "subscriber": _text(MAX_SUBSCRIBER),
     "ttl": {"type": "integer", "minimum": MIN_TTL},
     "options": _object(
         "post_data post_headers:strings _retry_policy:object dead_letter_queue events_queue "

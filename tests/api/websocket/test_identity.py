@@ -7,6 +7,7 @@ import itertools
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
@@ -290,6 +291,18 @@ def test_a_project_has_as_many_connections_as_its_quota_says() -> None:
                 assert (answer.status, answer.body["error"]) == (403, "Quota reached")
                 other.socket.close()
                 server.wait_for(lambda: third.ask("queue_list").status == 200)
+
+
+def test_a_login_counts_for_its_project_before_any_other_frame(tmp_path: Path) -> None:
+    admin = tmp_path / "admin.key"
+    options = ("--auth", "keys", "--admin-key-file", str(admin))
+    env = {"ZAQAR_LITE_QUOTAS__CONNECTIONS": "1"}
+    with ServerProcess("memory://", *options, env=env).start(ready=401) as server:
+        guarded = Guarded(server, admin.read_text().strip())
+        key = guarded.key("*:*")
+        with guarded.talk() as one, guarded.talk() as other:
+            answers = [login(talk, key).status for talk in (one, other, one)]
+        assert answers == [200, 403, 200]
 
 
 def test_what_a_gateway_says_binds_a_connection() -> None:

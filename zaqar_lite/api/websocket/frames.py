@@ -1,6 +1,7 @@
 """WebSocket's frames: how they are read, and what their answers say."""
 
 import math
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -128,6 +129,8 @@ Given = Mapping[str, Any]
 Show = Callable[[Given, Response], Any]
 """Makes the body of an answer from the body of the frame and the result."""
 _CLAIM_ID = "?claim_id="
+_PLACE = re.compile(r" \(message \d+\)\.\Z")
+"""Which message a field's error is about, which upstream does not tell."""
 
 
 class Answer(NamedTuple):
@@ -242,15 +245,9 @@ def error(given: Given, response: Response, missing: str) -> Answer:
     exception = document.get("description") or title or ""
     message = None if response.status == 400 else title
     if title == "Invalid request body":
-        exception = f"Bad request. {_without_place(exception)}"
+        exception = f"Bad request. {_PLACE.sub('.', exception)}"
     if response.status == 404 and missing:
         message = missing.format_map(given)
     if response.status == 500:
         message = "Unexpected error."
     return Answer(response.status, {"exception": exception, "error": message})
-
-
-def _without_place(text: str) -> str:
-    """A field's error without the index of its message, which upstream does not tell."""
-    sentence, found, index = text.rpartition(" (message ")
-    return f"{sentence}." if found and index.removesuffix(").").isdigit() else text
