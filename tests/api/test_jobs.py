@@ -12,7 +12,10 @@ import pytest
 
 from tests.api.conftest import Api, MakeApi, nested
 from tests.contract.pausing import pause_before
+from tests.service.composed import Composed
 from tests.waiting import until
+from zaqar_lite.api.request import request_of
+from zaqar_lite.api.v2.jobs import JobActions
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import QueueRef, StoreOptions
@@ -180,6 +183,27 @@ async def test_a_job_that_can_never_go_on_fails(under_way: int) -> None:
     [found] = await jobs.list_jobs(queue, JobAct.REDRIVE)
     assert (found.state, found.done) == ("failed", 0)
     assert "log" in found.error
+
+
+async def test_what_was_done_before_a_crash_is_not_told_as_gone() -> None:
+    composed = Composed()
+    jobs, queue = composed.jobs(), QueueRef("p", "letters")
+    job = Job("j", "letters", JobAct.REDRIVE, Order(ids=["0" * 32], to="back"), 0, until=1)
+    job.under_way, job.reached, job.bound = 1, 1, {"back": 1}
+    name = running_name(queue, JobAct.REDRIVE)
+    await composed.management.put_record(RUNNING, "p", name, msgspec.json.encode(job), expected=0)
+    runner = JobRunner(jobs, composed.clock, lambda: 0)
+    runner.start()
+    try:
+        await until(lambda: jobs.read(queue, JobAct.REDRIVE), lambda running: running[0] is None)
+    finally:
+        await runner.stop()
+    request = request_of("GET", b"/v2/queues/letters/redrives", b"", ())
+    request.queue = queue
+    nobody: Any = None
+    listed = (await JobActions(jobs, nobody).list_redrives(request)).document
+    [shown] = listed["jobs"]
+    assert (shown["done"], shown["targets"], shown["refused"]) == (1, {"back": 1}, {})
 
 
 async def test_an_order_at_its_bounds_finds_what_it_means(api: Api) -> None:

@@ -51,9 +51,7 @@ class Renderer:
     def __init__(self, *, checksum: bool) -> None:
         self._checksum = checksum
 
-    def message(
-        self, queue: QueueRef, message: Message, *, details: bool = False
-    ) -> dict[str, Any]:
+    def message(self, queue: QueueRef, message: Message, *, details: bool) -> dict[str, Any]:
         """One message with Zaqar's keys and no others, unless `details` are asked for.
 
         The href of a claimed message ends with its claim id: clients cut it off there.
@@ -62,7 +60,7 @@ class Renderer:
         return shown
 
     def messages(
-        self, queue: QueueRef, messages: Sequence[Message], *, details: bool = False
+        self, queue: QueueRef, messages: Sequence[Message], *, details: bool
     ) -> list[dict[str, Any]]:
         """A list of messages; see `message`."""
         path = f"/v2/queues/{queue.name}/messages/"
@@ -88,7 +86,7 @@ class Renderer:
         return shown
 
     def popped(
-        self, queue: QueueRef, messages: Sequence[Message], *, details: bool = False
+        self, queue: QueueRef, messages: Sequence[Message], *, details: bool
     ) -> list[dict[str, Any]]:
         """Messages that were popped: upstream's own shape, without an href; see `message`."""
         shown = self.messages(queue, messages, details=details)

@@ -287,8 +287,7 @@ class Request(Struct, eq=False, weakref=True):
         if self.document and self.headers.get(b"content-encoding") == b"gzip":
             self.document = _decompressed(self.document, self.most)
             self.size = len(self.document)
-        if self.size > self.most:
-            self.check_size(self.size)
+        self.check_size(self.size)
         return self.document
 
     def check_size(self, size: int) -> None:

@@ -34,7 +34,7 @@ class Clock:
     ) -> None:
         self._offset_file = offset_file
         self._offset_ms = 0
-        self._offset_written_at = 0
+        self._offset_written_at: int | None = None
         self._monotonic = monotonic
         self._base = wall() - monotonic()
 
@@ -82,7 +82,7 @@ class Clock:
             if written_at != self._offset_written_at:
                 self._offset_ms = int(path.read_text(encoding="ascii").strip() or "0")
                 settled = time.time_ns() - written_at > _SETTLED_NS
-                self._offset_written_at = written_at if settled else 0
+                self._offset_written_at = written_at if settled else None
         except FileNotFoundError:
             return 0
         return self._offset_ms
