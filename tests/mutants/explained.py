@@ -223,6 +223,21 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "16385",
     ): "From which size on a header is told to be too large; 64 KiB are, and 16,000 bytes are not.",
     (
+        "zaqar_lite/api/documents.py",
+        "_LARGE_POST = 32_768",
+        "32769",
+    ): "From which size on a post waits for a turn; a test asks for the turns of a larger one.",
+    (
+        "zaqar_lite/domain/yielding.py",
+        "_ROUNDS = 4",
+        "5",
+    ): "How often the loop goes round in one turn: once more is nothing that anybody was promised.",
+    (
+        "zaqar_lite/api/request.py",
+        "number: int = 0",
+        "1",
+    ): "Each request gets its number when it is answered, before anything reads it.",
+    (
         "zaqar_lite/service/schedules/timing.py",
         "_MOST = 10 * 366 * 86_400",
         "11",
