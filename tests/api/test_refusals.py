@@ -358,7 +358,7 @@ REFUSED = (
         [
             ({"subscriber": "queue:"}, "queue:NAME"),
             ({"subscriber": "queue:a b"}, "queue:NAME"),
-            ({"subscriber": "Queue:a"}, "must be supported in the list"),
+            ({"subscriber": "Queue:a"}, "a topic takes queue:NAME"),
             ({"subscriber": "ftp://example.org"}, "must be supported in the list"),
             ({"subscriber": "queue:a", "options": {"ordered": True}}, "ordered"),
         ],

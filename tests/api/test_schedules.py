@@ -75,3 +75,15 @@ async def test_null_takes_a_field_away(api: Api) -> None:
 async def test_a_schedule_ends_with_the_calendar(api: Api, fields: dict[str, Any]) -> None:
     assert len((await put(api, **fields))["next"]) <= 1
     await api.expect(200, "GET", "/v2/schedules")
+
+
+async def test_a_schedule_whose_instants_have_passed_is_told(api: Api) -> None:
+    past = "2020-01-01T00:00:00Z"
+    for method, change, is_told in (
+        ("PUT", {"queue": api.queue, "body": 1, "at": past}, True),
+        ("PATCH", {"at": None, "every": "1h"}, False),
+        ("PATCH", {"end": past}, True),
+        ("PATCH", {"paused": True}, False),
+    ):
+        headers = (await api.call(method, PATH, change)).headers
+        assert ("still to come" in headers.get("Zaqar-Lite-Warning", "")) == is_told

@@ -66,8 +66,7 @@ class Clock:
         whose clock was set back while the server was down must not re-open leases it gave.
         """
         behind_ms = instant_ms - self.now_ms()
-        if behind_ms > 0:
-            self._base += behind_ms / 1000
+        self._base += max(0, behind_ms) / 1000
         if behind_ms > _TOLD_MS:
             logger.warning(
                 "this machine's clock is %d s behind the store's, which goes on from the last "

@@ -237,7 +237,8 @@ def check_subscriber(subscriber: str, refused: Mapping[str, str]) -> None:
     scheme = subscriber.partition(":")[0].lower()
     if ":" not in subscriber or scheme not in SCHEMES:
         raise Invalid(
-            f"The subscriber type of a subscription must be supported in the list {list(SCHEMES)}."
+            f"The subscriber type of a subscription must be supported in the list {list(SCHEMES)}; "
+            "a topic takes queue:NAME, too."
         )
     if scheme in refused:
         raise Invalid(refused[scheme])

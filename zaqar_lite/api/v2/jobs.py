@@ -10,7 +10,7 @@ import orjson
 
 from zaqar_lite.api import documents
 from zaqar_lite.api.render import instant
-from zaqar_lite.api.request import NO_CONTENT, Request, Response, Route
+from zaqar_lite.api.request import NO_CONTENT, Request, Response, Route, warning
 from zaqar_lite.api.resources import Resource
 from zaqar_lite.api.routes import route
 from zaqar_lite.api.v2.messages import if_due
@@ -144,6 +144,7 @@ def _act(request: Request) -> JobAct:
 
 
 _Parts = dict[str, msgspec.Raw]
+_IDLE = "This schedule posts nothing by itself: none of its instants is still to come."
 
 
 @Resource(
@@ -171,7 +172,7 @@ class ScheduleActions:
         self.authorizer.check_target(request.principal, plan.queue)
         name = request.path_values[0]
         schedule, is_new = await self.schedules.put(request.project, name, plan)
-        return Response(201 if is_new else 200, self.shown(schedule))
+        return self._changed(schedule, 201 if is_new else 200)
 
     @route(
         "PATCH /v2/schedules/{schedule_name} Schedule -> Schedule",
@@ -195,7 +196,13 @@ class ScheduleActions:
             return changed
 
         schedule = await self.schedules.change(request.project, request.path_values[0], apply)
-        return Response(200, self.shown(schedule))
+        return self._changed(schedule, 200)
+
+    def _changed(self, schedule: Schedule, status: int) -> Response:
+        """Answer a change; of an instant in the past nobody would hear otherwise."""
+        shown = self.shown(schedule)
+        is_idle = not (shown["next"] or schedule.plan.paused or schedule.fired)
+        return Response(status, shown, warning(_IDLE if is_idle else None))
 
     @route(
         "POST /v2/schedules/{schedule_name}/fire -> Fired",
