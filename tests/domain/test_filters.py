@@ -64,7 +64,9 @@ def test_what_a_text_means(text: str, headers: dict[str, str], matches: bool) ->
         ("a STARTS 'x'", 10),
         ("RULES(a = 'x' -> 255)", 18),
         ("RULES(a = 'x')", 14),
-        ("RULES(a = 'x' -> 1, DEFAULT 300)", 29),
+        ("RULES(a = 'x' -> 1, DEFAULT 255)", 29),
+        ("RULES(a = 'x' -> -1)", 18),
+        ("RULES(DEFAULT 1)", 15),
         ("a = '\ud800'", 6),
     ],
 )
@@ -134,6 +136,14 @@ def test_the_first_true_rule_gives_the_priority() -> None:
     assert rules({"default": "1"}) == 100
 
 
+@pytest.mark.parametrize("bound", [0, 254])
+def test_a_priority_may_be_either_bound(bound: int) -> None:
+    rules = parse_rules(f"RULES(a = '1' -> {bound}, a = '2' -> HEADER, DEFAULT {bound})")
+    assert rules({"a": "1"}) == rules({"a": "2"}) == bound
+    assert rules({"a": "2", "priority": "-1"}) == rules({"a": "2", "priority": "255"}) == bound
+    assert rules({"a": "2", "priority": str(254 - bound)}) == 254 - bound
+
+
 def test_rules_and_filters_are_told_apart() -> None:
     with pytest.raises(Invalid, match="_priority"):
         parse_filter("RULES(TRUE -> 1)")
@@ -146,13 +156,26 @@ def test_rules_and_filters_are_told_apart() -> None:
     [
         "(" * 17 + "TRUE" + ")" * 17,
         " OR ".join(["TRUE"] * 256),
+        " AND ".join(["NOT FALSE"] * 128),
         " AND ".join(["(a = 'x' OR b = 'y')"] * 100),
-        "a = '" + "x" * 65_536 + "'",
+        "a = '" + "x" * 65_531 + "'",
     ],
 )
 def test_a_filter_has_bounds(text: str) -> None:
     with pytest.raises(Invalid, match=r"deep|too large|longer"):
         parse_filter(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        " OR ".join(["TRUE"] * 255),
+        "FALSE OR " + " AND ".join(["NOT FALSE"] * 126) + " OR TRUE",
+        "TRUE OR a = '" + "x" * 65_522 + "'",
+    ],
+)
+def test_the_largest_filter_is_taken(text: str) -> None:
+    assert parse_filter(text)({})
 
 
 def test_the_deepest_filter_is_taken() -> None:
