@@ -83,16 +83,16 @@ def retry_delay(policy: DeliveryPolicy | None, attempts: int, luck: float) -> fl
 
 
 def _growing(function: str, low: int, high: int) -> Iterator[int]:
-    """The delays between the minimum and the maximum (zaqar-behaviour 5.7)."""
+    """The delays between the minimum and the maximum, two at least (zaqar-behaviour 5.7)."""
     count = min((high - low) // _STEP, _MOST_RETRIES)
     if function == "linear":
         step = max(_STEP, math.ceil((high - low) / _MOST_RETRIES))
         yield from range(low, high, step)
     elif function == "arithmetic":
-        step_of = 2 * (high - low) / (count * (count - 1)) if count > 1 else 0.0
+        step_of = 2 * (high - low) / (count * (count - 1))
         yield from (math.floor(low + (i - 1) * i * step_of / 2) for i in range(1, count + 1))
     else:
-        ratio = (high / max(low, 1)) ** (1 / (count - 1)) if count > 1 else 1.0
+        ratio = (high / max(low, 1)) ** (1 / (count - 1))
         yield from (math.floor(max(low, 1) * ratio ** (i - 1)) for i in range(1, count + 1))
 
 
