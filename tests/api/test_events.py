@@ -22,7 +22,7 @@ from tests.server import ServerProcess
 from tests.waiting import until
 from zaqar_lite.client import Client
 from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.service.event_streams import Stream
+from zaqar_lite.service.event_streams import HEARTBEAT, Stream
 from zaqar_lite.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -240,6 +240,19 @@ async def test_what_is_visible_behind_many_delayed_messages_is_told_at_once(
     await api.post({"body": "now", "delay": 0})
     async with listening(api, f"echo=true&seconds={seconds}") as listener:
         assert (await listener.next(5)).body == "now"
+
+
+async def test_a_comment_shows_that_an_idle_stream_lives(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After 15 seconds without an event, and no sooner."""
+    comments = []
+    for heartbeat, seconds in ((HEARTBEAT, 1), (0.25, 2)):
+        monkeypatch.setattr("zaqar_lite.api.v2.events.HEARTBEAT", heartbeat)
+        async with listening(api, f"seconds={seconds}") as listener:
+            await asyncio.wait_for(listener.ended.wait(), 20)
+        comments.append(listener.comments)
+    assert (HEARTBEAT, comments[0], 2 <= comments[1] <= 8) == (15.0, 0, True)
 
 
 async def test_a_store_that_is_away_is_asked_once_in_a_while(

@@ -39,6 +39,28 @@ async def test_creates_a_queue_once_and_keeps_its_metadata(api: Api) -> None:
     assert (await api.call("GET", "")).json() == {**DEFAULTS, **metadata}
 
 
+BOUNDS = {
+    "_default_message_ttl": (60, 1_209_600),
+    "_max_messages_post_size": (1, 262_144),
+    "_default_message_delay": (0, 900),
+    "_max_claim_count": (1, 65_535),
+    "_max_failures": (1, 65_535),
+    "_max_redrives": (1, 255),
+    "_done_retention": (0, (1 << 32) - 1),
+    "_failed_retention": (0, (1 << 32) - 1),
+    "_dead_letter_queue_messages_ttl": (60, 1_209_600),
+}
+"""The least and the most of each key that is a number; test_refusals has what is beyond."""
+
+
+async def test_a_number_may_be_either_of_its_bounds(api: Api) -> None:
+    for least_or_most in (0, 1):
+        metadata = {name: bounds[least_or_most] for name, bounds in BOUNDS.items()}
+        await api.expect(201, "PUT", f"/v2/queues/q{least_or_most}", metadata)
+        shown = (await api.expect(200, "GET", f"/v2/queues/q{least_or_most}")).json()
+        assert metadata.items() <= shown.items()
+
+
 async def test_shows_the_defaults_of_a_queue_that_is_not_there(api: Api) -> None:
     answer = await api.call("GET", "")
     assert (answer.status_code, answer.json()) == (200, DEFAULTS)

@@ -12,7 +12,7 @@ from tests.service.composed import Composed, Failing
 from zaqar_lite.domain.errors import Conflict, LimitReached, Unavailable
 from zaqar_lite.domain.metadata import ORDERED
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.domain.subscriptions import SubscriptionDraft
+from zaqar_lite.domain.subscriptions import Secret, Subscription, SubscriptionDraft
 from zaqar_lite.service.subscriptions.subscriber_cache import SubscriberCache
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 from zaqar_lite.storage.management import ManagementStore
@@ -200,3 +200,16 @@ async def test_a_trust_that_takes_long_to_make_lets_no_subscriber_in_twice(at: i
     with suppress(Conflict):
         await first.create(QUEUE, draft, partial(trust, takes=61_000))
     assert len(await other.page(QUEUE, marker=None, limit=10)) == 1
+
+
+def test_what_is_secret_of_a_subscription_is_not_in_its_text() -> None:
+    """It may come into a log, with an error."""
+    options = {"post_headers": {"Authorization": "hush"}}
+    one = Subscription(
+        *("s", QUEUE, "http://example.org/", 60, options, 0, 0),
+        secrets=(Secret("hush"),),
+        token="hush",
+        trust="hush",
+    )
+    assert "example.org" in repr(one)
+    assert "hush" not in repr(one)
