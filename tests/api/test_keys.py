@@ -169,6 +169,25 @@ async def test_a_key_is_listed_disabled_rotated_and_deleted(doors: Doors) -> Non
     await doors.expect(401, other, "GET", "/v2/queues")
 
 
+async def test_a_key_lives_for_a_second_or_ten_years_and_its_follower_as_long(doors: Doors) -> None:
+    short = await doors.make("read:*", expires=1)
+    long = await doors.make("read:*", expires=3_653 * 86_400, description="x" * 256)
+    doors.api.advance(1)
+    await doors.expect(401, short, "GET", "/v2/queues")
+    month, first = 31 * 86_400, long
+    for overlap, status in ((month, 200), (0, 401)):
+        path = f"/v2/keys/{id_of(long)}/rotate"
+        made = await doors.expect(201, doors.admin, "POST", path, {"overlap": overlap})
+        await doors.expect(status, long, "GET", "/v2/queues")
+        long = made.json()["key"]
+    doors.api.advance(month)
+    await doors.expect(401, first, "GET", "/v2/queues")
+    doors.api.advance(3_652 * 86_400 - month)
+    await doors.expect(200, long, "GET", "/v2/queues")
+    doors.api.advance(86_400)
+    await doors.expect(401, long, "GET", "/v2/queues")
+
+
 async def test_an_administrator_of_a_project_has_its_keys_only(doors: Doors) -> None:
     local = await doors.make("admin:*")
     made = await doors.call(local, "POST", "/v2/keys", {"grants": ["send:*"]})

@@ -177,6 +177,13 @@ async def test_says_what_the_page_is(api: Api) -> None:
     page = await api.http.get("/metrics", headers={"Accept": "application/openmetrics-text"})
     assert page.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert "# TYPE zaqar_lite_posted_messages_total counter\n" in page.text
+    heads = re.findall(r"# HELP (\w+) \S.*\n# TYPE (\w+) (?:counter|gauge|histogram)\n", page.text)
+    assert all(one == other for one, other in heads)
+    families = {one for one, _ in heads}
+    assert len(families) == len(heads)
+    for line in page.text.splitlines():
+        name = re.split(r"[{ ]", line)[0]
+        assert name == "#" or families & {name, re.sub("_(bucket|sum|count)$", "", name)}, line
 
 
 async def test_tells_the_depth_of_a_queue_to_who_has_one_header(api: Api) -> None:

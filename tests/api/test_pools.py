@@ -211,7 +211,7 @@ async def test_a_flavor_says_in_which_pools_a_queue_may_lie(pools: Pools) -> Non
     assert "Flavor none does not exist" in refused.json()["description"]
     await api.expect(201, "PUT", "", {"_flavor": "fast"})
     assert await pools.holds("two", api.queue)
-    await api.call("PUT", "/v2/queues/plain")
+    await api.expect(201, "PUT", "/v2/queues/plain", {"_flavor": ""})
     assert await pools.holds("one", "plain")  # two serves its flavor only
     says = "lies in the pool 'one'"
     await api.set("_flavor", "fast", "/v2/queues/plain", status=400, says=says)

@@ -8,6 +8,7 @@ from tests.api.conftest import Api, MakeApi
 from zaqar_lite.main import create_app
 from zaqar_lite.server.loading import load
 from zaqar_lite.service import health as readiness
+from zaqar_lite.service import startup
 
 pytestmark = pytest.mark.anyio
 
@@ -56,6 +57,16 @@ async def test_tells_anybody_that_it_lives_and_is_ready(
         head = await files.call("HEAD", "/readyz")
         assert (head.status_code, head.content) == (503, b"")
         await files.expect(200, "GET", "/livez")
+
+
+async def test_is_not_ready_before_its_store_is_open(
+    make_api: MakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(startup, "_PATIENCE", 0.0)
+    async with make_api(store="redis://127.0.0.1:1") as api:
+        waiting = "waits for its store"
+        assert waiting in (await api.expect(503, "GET", "/readyz")).text
+        await api.expect(503, "GET", "/v2/queues", says=waiting)
 
 
 async def test_a_low_disk_refuses_posts_and_lets_consumers_make_room(

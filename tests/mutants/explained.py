@@ -178,10 +178,25 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "3601",
     ): "An instant that was missed an hour and a second ago, where nobody said how long.",
     (
-        "zaqar_lite/service/delivery/deliveries.py",
-        "if subscription.disabled is not None or subscription.expires_at <= self.clock.now_ms():",
-        "<",
-    ): "A subscription that ends in the very millisecond of a delivery.",
+        "zaqar_lite/service/delivery/outbox.py",
+        "new, size = [], 0",
+        "1",
+    ): "About a mebibyte of deliveries is put in one step; which byte ends it is no promise.",
+    (
+        "zaqar_lite/service/schedules/timing.py",
+        "next(self.after(0))",
+        "1",
+    ): "Whether an expression ever fires; none fires in the first millisecond of 1970 only.",
+    (
+        "zaqar_lite/service/schedules/schedules.py",
+        "if self._clock.now_ms() < self._left_until.get(due.key, 0):",
+        "1",
+    ): "No clock stands at the first millisecond of 1970.",
+    (
+        "zaqar_lite/service/metrics/queue_depths.py",
+        "self._passes, self._monitored = self._passes + 1, set(monitored)",
+        "-",
+    ): "Every tenth pass reads the metadata, whether they are counted up or down.",
     (
         "zaqar_lite/service/pooling/pooled_store.py",
         "if not task.cancelled() and (error := task.exception()) is not None:",

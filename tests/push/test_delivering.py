@@ -438,6 +438,20 @@ async def test_shows_attempts_and_what_failed_and_delivers_again(api: Api) -> No
         assert receiver.received[-1].document["Message_Type"] == "Ping"
 
 
+async def test_what_is_retried_by_hand_is_tried_for_an_hour_as_its_policy_says(api: Api) -> None:
+    options = {"_retry_policy": policy(at_once=1, minimum=1, delay=3_000)}
+    async with Receiver(404, 503, 503, 204) as receiver:
+        made, _ = await subscribe(api, receiver.url, options=options)
+        await api.post({"body": 1, "ttl": 60})
+        (failed,) = await deliveries(api, made)
+        api.advance(61)
+        await api.expect(204, "POST", f"subscriptions/{made}/deliveries/{failed['id']}/retry")
+        await receiver.wait(3)
+        await attempts_of(api, made, 3)
+        api.advance(3_001)
+        await receiver.wait(4)
+
+
 async def test_dead_endpoints_delay_nobody(api: Api) -> None:
     """Half of the endpoints never answer: the others get all before one of those times out."""
     silent = asyncio.Event()

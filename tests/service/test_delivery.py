@@ -107,6 +107,7 @@ async def test_the_window_doubles_with_each_round_of_successes_up_to_64() -> Non
         assert all([await endpoint.enter(0) for _ in range(windows[-1])])
         assert not await endpoint.enter(0)
         for _ in range(windows[-1]):
+            assert endpoint.window == windows[-1]
             endpoint.leave(True)
     assert windows == [2, 4, 8, 16, 32, 64, 64, 64]
 
@@ -122,6 +123,23 @@ async def test_a_delivery_that_is_cancelled_as_its_place_comes_gives_it_back() -
     assert isinstance((await asyncio.gather(waiting, return_exceptions=True))[0], BaseException)
     assert await endpoint.enter(0)
     assert not await endpoint.enter(0)
+
+
+async def test_a_place_that_is_given_back_goes_to_who_waits_longest_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_FIRST_PATIENCE", 60.0)
+    endpoint = Endpoint()
+    for _ in range(2):
+        assert await endpoint.enter(0)
+    waiting = [asyncio.create_task(endpoint.enter(60)) for _ in range(3)]
+    await asyncio.sleep(0)
+    endpoint.leave(None)
+    assert await waiting[0]
+    await asyncio.sleep(0.01)
+    assert [one.done() for one in waiting] == [True, False, False]
+    endpoint.leave(False)  # it does not answer: they are tried later
+    assert await asyncio.gather(*waiting) == [True, False, False]
 
 
 async def test_nobody_waits_long_for_an_endpoint_of_which_nothing_is_known(

@@ -262,8 +262,7 @@ class Placements:
     ) -> Sequence[tuple[QueueRef, Place]]:
         """The queues of a project and where they lie; with `most`, the first in so many pools."""
         found: list[tuple[QueueRef, Place]] = []
-        page_size = 1 if most == 1 else _READ_AT_ONCE
-        async for record in all_queues(self.management, project, page_size):
+        async for record in all_queues(self.management, project, _READ_AT_ONCE):
             place = (await self.entry(record.queue)).place
             if most is None or place.pool not in {one.pool for _, one in found}:
                 found.append((record.queue, place))
@@ -296,8 +295,8 @@ class Placements:
         for source in await self.management.dead_letter_sources(queue, limit=1):
             return await self._placed(QueueRef(queue.project, source))
         if metadata.get(rules.FILTER) is not None:
-            for _, place in await self.queues_of(queue.project, 1):
-                return _fixed(place)
+            for record in await self.management.list_queues(queue.project, limit=1):
+                return _fixed((await self.entry(record.queue)).place)
         for record in await self.management.filtered_queues(queue.project):
             return await self._placed(record.queue)
         return None
@@ -344,8 +343,7 @@ def pick(pools: Sequence[Pool]) -> str | None:
 
 def flavor_name(metadata: Mapping[str, Any]) -> str | None:
     """The flavor that a queue's metadata name."""
-    name = metadata.get(FLAVOR)
-    return name if isinstance(name, str) and name else None
+    return metadata.get(FLAVOR) or None
 
 
 def _target(queue: QueueRef, metadata: Mapping[str, Any]) -> QueueRef | None:

@@ -181,7 +181,7 @@ class ConcurrencyLeases(BackgroundWorker):
         for limit in self._limits:
             used = uses[limit.kind] = {}
             for project, count in limit.counts():
-                left -= len(json.dumps(project)) + len(str(count)) + 4
+                left -= len(json.dumps({project: count}))
                 if left < 0:
                     break
                 used[project] = count
