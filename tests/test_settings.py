@@ -52,6 +52,17 @@ def test_the_server_passes_over_what_clients_read(name: str) -> None:
     assert load(environment={f"ZAQAR_LITE_{name}": "x"}) == load(environment={})
 
 
+def test_variables_with_a_prefix_of_0_2_0_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    """A server that takes no notice would go on with an empty store of its own."""
+    named = {"ZAQAR_STORE": "redis://h", "ZAQARLITE_QUOTAS__QUEUES": "1"}
+    others = {"ZAQAR_PORT": "tcp://10.0.0.1:80", "ZAQAR_SERVICE_HOST": "h", "ZAQAR_LITE_PORT": "1"}
+    assert load(environment=named | others).store == load(environment={}).store
+    assert [record.args for record in caplog.records] == [
+        ("ZAQAR_STORE", "STORE"),
+        ("ZAQARLITE_QUOTAS__QUEUES", "QUOTAS__QUEUES"),
+    ]
+
+
 def test_two_underscores_lead_into_a_mapping() -> None:
     names = {"CREATE_INDEXES": "false", "MESSAGES_IN_MEMORY": "5", "COLLECTION_PREFIX": "a_"}
     given = {f"ZAQAR_LITE_STORE_OPTIONS__{name}": value for name, value in names.items()}

@@ -15,6 +15,7 @@ CLIENT_NAMES = frozenset(
     {"URL", "PROJECT", "CLIENT_ID", "CONTEXT", "KEY", "CA_FILE", "SIGNED", "OS_CLOUD"}
 )
 """What the clients read, which the server passes over."""
+_OLDER = re.compile(r"ZAQAR(?:LITE)?_(\w+)")
 _OF_KUBERNETES = re.compile(
     r"(?:\w+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT_\d+_(?:TCP|UDP|SCTP)(?:_\w+)?)"
 )
@@ -32,6 +33,15 @@ def server_values(environment: Mapping[str, str]) -> dict[str, str]:
         name: value
         for name, value in given.items()
         if name not in CLIENT_NAMES and not _is_of_kubernetes(name, value)
+    }
+
+
+def older_names(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what follows the prefixes of 0.2.0, which are read no more, by variable."""
+    return {
+        name: match[1]
+        for name, value in environment.items()
+        if (match := _OLDER.fullmatch(name)) and not _is_of_kubernetes(match[1], value)
     }
 
 

@@ -58,6 +58,9 @@ def load(
         ConfigurationError: unknown name (the nearest is named), wrong value, or values that
             exclude each other.
     """
+    for name, rest in environment_names.older_names(environment).items():
+        if rest.partition("__")[0].lower() in Settings.model_fields:
+            logger.warning("%s is not read any more: name it ZAQAR_LITE_%s", name, rest)
     given = environment_names.server_values(environment)
     named = given.pop(environment_names.CONFIG, None)
     path = config or (Path(named) if named else None)
