@@ -21,7 +21,7 @@ _ELSEWHERE = ("zaqar_lite/storage/mongodb/", "zaqar_lite/storage/swift/")
 """Who enters these starts a server that takes long to start, and repeats what others test."""
 _NEAREST = 5
 """Files of tests that are tried first: those named like the module, or that enter little else."""
-_FARTHER = 300
+_FARTHER = 600
 """Tests of other files; where a function is entered by more, these are as many as notice it."""
 _MANY = 50
 """Functions that use a name: beyond these, it is taken for a word that others use too."""

@@ -5,6 +5,7 @@ import contextlib
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -121,23 +122,26 @@ class Deaf(asyncio.Protocol):
         self.transports.append(transport)
 
 
-async def fill(link: Link) -> list[asyncio.Future[Any]]:
-    """Send a mebibyte after another, until one is refused."""
+async def fill(link: Link, size: int) -> list[asyncio.Future[Any]]:
+    """Send so many bytes again and again, until they are refused."""
     answers: list[asyncio.Future[Any]] = []
     with contextlib.suppress(ConnectionLost):
-        while len(answers) < 1_000:
-            answers.append(link.send("ECHO", b"x" * (1 << 20)))
+        while len(answers) < 30_000:
+            answers.append(link.send("ECHO", b"x" * size))
             await asyncio.sleep(0)
     return answers
 
 
-async def test_a_server_that_takes_nothing_cannot_fill_the_memory() -> None:
+@pytest.mark.parametrize(("size", "most"), [(1 << 20, range(64, 100)), (1, [20_000])])
+async def test_a_server_that_takes_nothing_cannot_fill_the_memory(
+    size: int, most: Sequence[int]
+) -> None:
     loop, deaf = asyncio.get_running_loop(), Deaf()
     async with await loop.create_server(lambda: deaf, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         _, link = await loop.create_connection(lambda: Link(60), "127.0.0.1", port)
-        answers = await fill(link)
-        assert 64 <= len(answers) < 100
+        answers = await fill(link, size)
+        assert len(answers) in most
         link.close()
         lost = await asyncio.gather(*answers, return_exceptions=True)
         assert all(isinstance(answer, ConnectionLost) for answer in lost)
@@ -145,21 +149,24 @@ async def test_a_server_that_takes_nothing_cannot_fill_the_memory() -> None:
             transport.abort()
 
 
-async def test_a_server_that_does_not_greet_is_left() -> None:
+@pytest.mark.parametrize(
+    ("says", "why"), [(b"", "no answer in time"), (b"HTTP/1.1 400\r\n", "not Redis's protocol")]
+)
+async def test_a_server_that_does_not_greet_is_left(says: bytes, why: str) -> None:
     """The connection was made: it must not stay open when the login gets no answer."""
     left = asyncio.Event()
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):
             while await reader.read(1_024):
-                pass
+                writer.write(says)
         left.set()
         writer.close()
 
     async with await asyncio.start_server(listen, "127.0.0.1", 0) as server:
         address = server.sockets[0].getsockname()
-        with pytest.raises(ConnectionLost, match="no answer in time"):
-            await connect(address, Address("single", timeout=0.2), Link)
+        with pytest.raises(ConnectionLost, match=why):
+            await connect(address, Address("single", timeout=0.2 if not says else 30), Link)
         await asyncio.wait_for(left.wait(), 10)
 
 
