@@ -23,6 +23,7 @@ async def test_messages_are_claimed_oldest_first_and_given_to_nobody_else(
     assert texts(first.messages) == ["a", "b"]
     assert texts(second.messages) == ["c", "d", "e"]
     assert first.claim_id != second.claim_id
+    assert not first.more, "it did not end early"
     assert first.claim_id is not None
     assert is_claim_id(first.claim_id)
     assert {message.claim_id for message in first.messages} == {first.claim_id}

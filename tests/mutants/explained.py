@@ -267,4 +267,19 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "return [await self.node_of(0)]",
         "1",
     ): "One server, which has all slots.",
+    (
+        "zaqar_lite/storage/opendata/slatedb/__init__.py",
+        "if size > _MOST_BYTES:",
+        ">=",
+    ): "How many bytes a batch takes between two turns, to the byte.",
+    (
+        "zaqar_lite/storage/redis/scripts/indexes.lua",
+        "return #record + (is_apart(record) and size_of_body(record) or 0)",
+        "1",
+    ): "A step ends at about so many bytes: one byte a message is no promise.",
+    (
+        "zaqar_lite/storage/sql/claiming.py",
+        "_MOST_DUE, _MOST_LAPSED = 40, 20",
+        "21",
+    ): "How many lapsed leases one claim ends; the next one ends the others.",
 }

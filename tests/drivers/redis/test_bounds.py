@@ -196,6 +196,16 @@ async def test_expired_messages_of_many_bytes_leave_in_several_steps(
     assert client.info("commandstats")["cmdstat_fcall"]["calls"] >= 3
 
 
+async def test_lapsed_leases_of_large_messages_become_dead_letters_in_several_steps(
+    queue: QueueUnderTest, target: QueueUnderTest
+) -> None:
+    await queue.post(*["x" * 30_000] * 20)
+    await queue.claim(20, ttl=MINUTE)
+    queue.advance(2 * MINUTE)
+    claimed = await queue.claim(20, dead_letter=target.as_dead_letter_queue(max_failures=1))
+    assert (claimed.moved, claimed.messages, claimed.more) == (7, [], True)
+
+
 async def test_long_histories_are_written_in_several_steps(
     queue: QueueUnderTest, client: Any
 ) -> None:

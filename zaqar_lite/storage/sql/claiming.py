@@ -112,9 +112,11 @@ def _take(db: Database, queue: Queue, now: int, request: ClaimRequest) -> Claime
         for position in exhausted:  # in the order in which they would be handed out
             settling.bury(db, queue, letters[position], request.retries, MAX_CLAIMS, now)
             moved += 1
-    more = len(taken) < limit and queue.ready > len(taken)
-    if len(taken) < limit and queue.ready_at <= now:  # also where only what is not honoured is due
-        more |= expiring.next_ready(db, queue, delays=honours) <= now
+    more = len(taken) < limit and (
+        queue.ready > len(taken)
+        # `ready_at` is also of what is not honoured
+        or (queue.ready_at <= now and expiring.next_ready(db, queue, delays=honours) <= now)
+    )
     return Claimed(None, taken, moved, more)
 
 
