@@ -33,6 +33,16 @@ PATCH, JSON = "application/openstack-messaging-v2.0-json-patch", "application/js
 SQS = "application/x-amz-json-1.0"
 
 
+SUMMARIES = {
+    "list_schedules": "List schedules",
+    "show_subscription": "Show a subscription",
+    "create_topic": "Create a topic",
+    "post_messages": "Post messages",
+    "fire_schedule": "Post a schedule's message now",
+    "begin_delayed_act": "Begin to act on delayed messages",
+}
+
+
 async def test_documents_every_route_and_no_other(api: Api) -> None:
     document = (await api.call("GET", "/openapi.json")).json()
     documented = {
@@ -45,6 +55,12 @@ async def test_documents_every_route_and_no_other(api: Api) -> None:
         options = await api.call("OPTIONS", path.replace("{", "").replace("}", ""))
         methods = {method for method, where in documented if where == path}
         assert set(options.headers["allow"].split(", ")) == methods | {"OPTIONS"}, path
+    operations = {
+        one["operationId"]: one for on in document["paths"].values() for one in on.values()
+    }
+    summaries = {name: one["summary"] for name, one in operations.items()}
+    assert SUMMARIES.items() <= summaries.items()
+    assert [name for name, told in summaries.items() if not told or told.endswith(".")] == []
     assert document["paths"]["/v2/queues"]["get"]["x-policy-rule"] == "queues:get_all"
     answers = document["paths"]["/v2/queues/{queue_name}"]["delete"]["responses"]
     assert ("content" in answers["204"], "content" in answers["400"]) == (False, True)

@@ -233,11 +233,6 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "2",
     ): "No schedule fires twice within a millisecond.",
     (
-        "zaqar_lite/api/checks.py",
-        "_MAX_HEADER = 16_384",
-        "16385",
-    ): "From which size on a header is told to be too large; 64 KiB are, and 16,000 bytes are not.",
-    (
         "zaqar_lite/api/documents.py",
         "_LARGE_POST = 32_768",
         "32769",
