@@ -203,15 +203,22 @@ PLAIN = b'{"messages": [{"body": 1}]}'
 
 async def test_refuses_a_compressed_body_by_what_comes_out(api: Api) -> None:
     path = f"/v2/queues/{api.queue}/messages"
-    for content in (
-        gzip.compress(b'{"messages": [{"body": "%b"}]}' % (b"x" * 262_144)),  # it is too large
-        gzip.compress(bytes(100_000_000)),
-        gzip.compress(PLAIN)[:-12],
-        PLAIN,
+    for content, why in (
+        (gzip.compress(b'{"messages": [{"body": "%b"}]}' % (b"x" * 262_144)), "262144 are allowed"),
+        (gzip.compress(bytes(100_000_000)), "262144 are allowed"),
+        (gzip.compress(PLAIN)[:-12], "ends within its gzip stream"),
+        (gzip.compress(PLAIN) + b"x", "goes on behind the end"),
+        (PLAIN, "not what its Content-Encoding says"),
     ):
         answer = await api.http.post(path, content=content, headers={"Content-Encoding": "gzip"})
         assert answer.status_code == 400
         assert answer.json()["title"] in ("Invalid API request", "Invalid request body")
+        assert why in answer.json()["description"]
+    for size, status, end in ((65_537, 400, None), (65_536, 400, -4), (65_536, 201, None)):
+        metadata = gzip.compress(b'{"a": "%b"}' % (b"x" * (size - len(b'{"a": ""}'))))[:end]
+        named = {"Content-Encoding": "gzip"}
+        answer = await api.http.put(f"/v2/queues/{api.queue}", content=metadata, headers=named)
+        assert (answer.status_code, len(answer.content) > 0) == (status, status == 400)
     for encoding in ("br", "gzip, gzip"):
         headers = {"Content-Encoding": encoding}
         answer = await api.http.post(path, content=PLAIN, headers=headers)

@@ -315,7 +315,7 @@ async def test_streams_count_among_those_who_wait(make_api: MakeApi) -> None:
             await one.head
             await two.head
             refused = await api.expect(429, "GET", "events")
-            assert int(refused.headers["Retry-After"]) >= 1
+            assert refused.headers["Retry-After"] == "1"
         await api.expect(200, "GET", "events?seconds=0")
 
 

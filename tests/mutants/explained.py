@@ -238,6 +238,11 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "32769",
     ): "From which size on a post waits for a turn; a test asks for the turns of a larger one.",
     (
+        "zaqar_lite/domain/models.py",
+        "details: bool = False",
+        "True",
+    ): "Clients' claims say it; the server's own worker would read attempts that it passes over.",
+    (
         "zaqar_lite/domain/yielding.py",
         "_ROUNDS = 4",
         "5",
