@@ -10,6 +10,7 @@ from tests.api.test_events import SIGNED, listening, signed
 from tests.keystone import Keystone
 from zaqar_lite.service.identity import authentication as identity
 from zaqar_lite.service.identity import authentication as rechecks
+from zaqar_lite.service.identity.keys import Keys
 
 pytestmark = pytest.mark.anyio
 EVERY, LOOK = rechecks.LOOK_EVERY, 0.02
@@ -37,6 +38,7 @@ async def test_a_stream_ends_when_its_key_is_revoked(
     """Of another process it is known within five seconds, and no wrong key keeps it open."""
     if how == "by another process":
         monkeypatch.setattr(identity.Authenticator, "forget", lambda _: None)  # nobody tells it
+        monkeypatch.setattr(Keys, "believed_for", 60.0)  # requests are answered, and streams end
     async with make_api(auth="keys", max_failed_logins=10) as api:
         key, other = await api.make_key("*:*"), await api.make_key("*:*")
         async with (

@@ -83,10 +83,14 @@ async def test_one_post_reaches_all_queues_that_subscribe(api: Api) -> None:
         await subscribe(api, f"queue:{queue}")
     headed = {"headers": {"kind": "a"}, "group": "g"}
     await post(
-        api, {"body": 1, "delay": 5, **headed}, {"body": {"n": 2}, "ttl": 120}, Client_ID=OTHER
+        api,
+        {"body": 1, "delay": 5, **headed},
+        {"body": {"n": 2}, "ttl": 120},
+        {"body": 3, "ttl": 60, "delay": 700},
+        Client_ID=OTHER,
     )
-    await in_queue(api, "plain", 2)
-    first, second = await messages(api, "plain", "echo=true&details=true")
+    await in_queue(api, "plain", 3)
+    first, second, _ = await messages(api, "plain", "echo=true&details=true")
     assert (first["body"], first["ttl"], second["body"], second["ttl"]) == (1, 77, {"n": 2}, 120)
     assert (first["headers"], first["group"]) == (headed["headers"], "g")
     # Whoever posted it is the client that posted it there.
@@ -94,7 +98,7 @@ async def test_one_post_reaches_all_queues_that_subscribe(api: Api) -> None:
     hidden = await api.call("GET", "/v2/queues/plain/messages", Client_ID=OTHER)
     assert hidden.json()["messages"] == []
     query = "echo=true&include_delayed=true"
-    await until(lambda: messages(api, "slow", query), lambda found: len(found) == 2)
+    await until(lambda: messages(api, "slow", query), lambda found: len(found) == 3)
     assert await messages(api, "slow") == []
     api.advance(6)
     (due,) = await messages(api, "slow")

@@ -193,6 +193,26 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "1",
     ): "No clock stands at the first millisecond of 1970.",
     (
+        "zaqar_lite/service/pooling/pooled_store.py",
+        "if waits and self.clock.now_ms() >= begun + CARRIED_MS // 2:",
+        "-",
+    ): "To note once more that letters wait changes nothing for who carries them.",
+    (
+        "zaqar_lite/service/schedules/schedules.py",
+        "def set_next(self, after: int, earliest: int = 0) -> None:",
+        "1",
+    ): "No schedule is due in the first millisecond of 1970.",
+    (
+        "zaqar_lite/service/event_streams.py",
+        "_SPARED = 20",
+        "21",
+    ): "How long a stream rests after a look at what is pending, as a multiple of the look.",
+    (
+        "zaqar_lite/service/health.py",
+        "include_claimed=True,",
+        "False",
+    ): "What the probe lists is not shown; that it can list is.",
+    (
         "zaqar_lite/service/metrics/queue_depths.py",
         "self._passes, self._monitored = self._passes + 1, set(monitored)",
         "-",

@@ -13,13 +13,13 @@ import pytest
 from tests.service.composed import Composed
 from tests.services import RedisServer
 from tests.waiting import until
-from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.clock import Clock, read_instant
 from zaqar_lite.domain.errors import Conflict, LimitReached
-from zaqar_lite.domain.models import ListQuery, Page, QueueRef, StoreOptions
+from zaqar_lite.domain.models import ListQuery, Message, Page, QueueRef, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.service import records
 from zaqar_lite.service.jobs import jobs as module
-from zaqar_lite.service.jobs.bulk import Choice, Job, JobAct, Order
+from zaqar_lite.service.jobs.bulk import Choice, Chooser, Job, JobAct, Order
 from zaqar_lite.service.jobs.jobs import KEPT, MAX_RUNNING, RUNNING, JobRunner, Jobs, running_name
 from zaqar_lite.storage.registry import create_stores
 
@@ -48,6 +48,29 @@ def test_the_seconds_left(order: Order, examined: int, selected: int, left: int 
     assert job.seconds_left(15_000) == left
     job.state = "completed"
     assert job.seconds_left(15_000) is None
+
+
+DUE = "2030-01-01T00:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("choice", "matches"),
+    [
+        (Choice(due_before=DUE), False),
+        (Choice(due_before=DUE.replace("Z", ".001Z")), True),
+        (Choice(due_after=DUE), False),
+        (Choice(due_after="2029-12-31T23:59:59.999Z"), True),
+        (Choice(older_than=60), True),
+        (Choice(older_than=61), False),
+    ],
+)
+def test_what_is_due_at_an_instant_is_neither_before_nor_after_it(
+    choice: Choice, matches: bool
+) -> None:
+    message = Message("m", 1, b"1", 60_000, 10_000, 0, 0, delay_expires_at=read_instant(DUE))
+    assert Chooser(choice, 70_000).matches(message) is matches
+    message.delay_expires_at = None
+    assert Chooser(choice, 70_000).matches(message) is (matches and choice.older_than is not None)
 
 
 ORDER = Order(filter=Choice(), to="back")

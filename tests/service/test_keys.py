@@ -1,6 +1,7 @@
 """Keys, and the throttle of those who guess them."""
 
 import asyncio
+import time
 from typing import Any, cast
 
 import pytest
@@ -143,6 +144,20 @@ async def test_an_address_gets_more_turns_at_a_time_up_to_a_bound(
     many = (go() for _ in range(login_throttle.WIDEST + login_throttle._MOST_WAITING + 1))
     told = await asyncio.gather(*many, return_exceptions=True)
     assert [type(one) for one in told if one is not None] == [TooMany]
+
+
+async def test_suspected_addresses_share_one_turn_in_each_pause() -> None:
+    pace = LookupLimits(600)  # a pause is a tenth of a second
+
+    async def fail(number: int) -> None:
+        with pytest.raises(Unauthenticated):
+            async with pace.turn(f"192.0.2.{number}"):
+                raise Unauthenticated("wrong")
+
+    for _ in range(2):  # at first nobody is suspected
+        begun = time.monotonic()
+        await asyncio.gather(*map(fail, range(3)))
+    assert time.monotonic() - begun >= 0.199
 
 
 async def test_a_key_that_is_disabled_while_it_is_looked_up_signs_nothing_afterwards() -> None:

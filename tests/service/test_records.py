@@ -22,6 +22,7 @@ from zaqar_lite.service.records import (
     TRIES,
     Kind,
     Most,
+    all_queues,
     all_records,
     retried,
 )
@@ -153,6 +154,16 @@ async def test_records_are_read_in_steps(management: ManagementStore) -> None:
 
     rounds, steps = await rounds_beside(read())
     assert rounds >= steps >= 5
+
+
+@pytest.mark.parametrize("page_size", [1, 2, 4, 5])
+async def test_each_queue_of_a_project_is_read_once(
+    management: ManagementStore, page_size: int
+) -> None:
+    for name in "abcd":
+        await management.create_queue(QueueRef("p", name), {}, max_queues=4)
+    found = all_queues(management, "p", page_size)
+    assert [record.queue.name async for record in found] == list("abcd")
 
 
 @pytest.mark.parametrize("limit", [1, 2, 7, 300, None])

@@ -41,8 +41,8 @@ class Claims:
         ttl: int | None,
         grace: int | None,
         client_id: str,
-        details: bool = False,
-        large: bool = False,
+        details: bool,
+        large: bool,
     ) -> ClaimRequest:
         """What a claim of up to `limit` messages for `ttl` seconds asks for.
 

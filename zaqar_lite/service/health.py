@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 from zaqar_lite.domain.errors import Unavailable, ZaqarLiteError
 from zaqar_lite.domain.identity import HEALTH_PROJECT
 from zaqar_lite.domain.ids import new_claim_id
-from zaqar_lite.domain.models import QueueRef, Stats
+from zaqar_lite.domain.models import ClaimRequest, QueueRef, Stats
 from zaqar_lite.service.background import LoggedErrors
 from zaqar_lite.service.claims import Claims
 from zaqar_lite.service.messages import Messages
@@ -107,7 +107,7 @@ class Health:
         post = self.messages.post(queue, drafts, size=0, client_id=client_id)
         receipt = await note("post_messages", post)
         ids = [] if receipt is None else [entry.id for entry in receipt.posted]
-        wanted = self.claims.request(limit=_CLAIMED, ttl=60, grace=60, client_id=client_id)
+        wanted = ClaimRequest(_CLAIMED, ttl_ms=60_000, grace_ms=60_000, client_id=client_id)
         claimed = await note("claim_messages", self.claims.create(queue, wanted))
         volume = Stats()
         if operations["claim_messages"].succeeded:
