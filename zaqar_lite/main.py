@@ -120,7 +120,10 @@ def create_app(
         _prepare(settings, services.keys, services.quotas),
     )
     readiness = Readiness(
-        messages, startup.check, settings.data_directory if settings.needs_free_disk else None
+        messages,
+        startup.check,
+        settings.data_directory if settings.keeps_files else None,
+        needs_room=settings.needs_free_disk,
     )
     app = build_app(
         services,

@@ -1,10 +1,12 @@
 """Versions, home document, ping and health (zaqar-behaviour 11)."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.api.conftest import Api, MakeApi
+from tests.waiting import until
 from zaqar_lite.main import create_app
 from zaqar_lite.server.loading import load
 from zaqar_lite.service import health as readiness
@@ -86,6 +88,23 @@ async def test_a_low_disk_refuses_posts_and_lets_consumers_make_room(
         ready = await api.expect(200, "GET", "/readyz?verbose")
         assert "disk: nearly full: posts are refused" in ready.text
         assert "zaqar_lite_store_disk_is_low 1" in (await api.call("GET", "/metrics")).text
+
+
+async def test_a_directory_that_is_gone_is_not_called_full(
+    make_api: MakeApi, tmp_path: Path
+) -> None:
+    """Removed, renamed or unmounted below a server, whose files are open still."""
+    place, away = tmp_path / "store", tmp_path / "away"
+    async with make_api(store=f"embedded:{place}", store_options={"disk_reserve": 0}) as api:
+        posted, path = {"messages": [{"body": 1}]}, "/v2/queues/queue/messages"
+        await api.expect(201, "POST", path, posted)
+        place.rename(away)
+        ready = await api.expect(503, "GET", "/readyz")
+        assert "disk: the store's directory: No such file" in ready.text
+        gone = "The store's directory is gone, put it back"
+        await until(partial(api.call, "POST", path, posted), lambda answer: gone in answer.text)
+        away.rename(place)
+        await until(partial(api.call, "POST", path, posted), lambda answer: answer.is_success)
 
 
 async def test_shows_the_home_document(api: Api) -> None:

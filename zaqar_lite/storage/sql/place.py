@@ -405,41 +405,40 @@ class InFile(InRam):
             self._writer.execute("PRAGMA incremental_vacuum(64)").fetchall()
 
 
+_LOW = (
+    "The store's disk is nearly full: nothing is added until there is room. Claims, settlements "
+    "and deletions go on, and make some."
+)
+
+
 class Room:
     """Whether a place has room for more than its reserve; the disk is asked now and then."""
 
     def __init__(self, place: InRam) -> None:
         self._place = place
         self._until, self._at = 0.0, 0
-        self._is_left = True
+        self._problem = ""
 
     def is_left(self) -> bool:
         """Whether there is room; a change is told in the log."""
         now, written = monotonic(), self._place.wal_bytes
         if now >= self._until or abs(written - self._at) > _ROOM_BYTES:
             self._until, self._at = now + _ROOM_FOR, written
-            was_left = self._is_left
+            before = self._problem
             try:
-                self._is_left = self._place.has_room()
-            except OSError:  # the directory is gone
-                self._is_left = False
-            if was_left and not self._is_left:
-                logger.error(
-                    "the store's disk is nearly full: posts are refused until there is room, while "
-                    "claims, settlements and deletions go on"
-                )
-            elif self._is_left and not was_left:
+                self._problem = "" if self._place.has_room() else _LOW
+            except OSError as exc:
+                self._problem = f"The store's directory is gone, put it back ({exc.strerror})."
+            if self._problem and not before:
+                logger.error("%s", self._problem)
+            elif before and not self._problem:
                 logger.warning("the store's disk has room again")
-        return self._is_left
+        return not self._problem
 
     def check(self) -> None:
         """Refuse to store more when only the reserve is left. Raises Unavailable."""
         if not self.is_left():
-            raise Unavailable(
-                "The store's disk is nearly full: nothing is added until there is room. Claims, "
-                "settlements and deletions go on, and make some.",
-                retry_after=10,
-            )
+            raise Unavailable(self._problem, retry_after=10)
 
 
 def sync_data(descriptor: int) -> None:
