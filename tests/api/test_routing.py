@@ -18,7 +18,9 @@ async def test_copies_a_message_into_every_queue_whose_filter_matches(api: Api) 
     await api.call("PUT", "/v2/queues/red", {"_filter": "colour = 'red'", **delays})
     await api.call("PUT", "/v2/queues/here", {"_filter": f"queue = '{api.queue}'"})
     forged = {"colour": "red", "queue": "forged"}
-    first, _ = await api.post({"body": 1, "headers": forged, "ttl": 200}, {"body": 2})
+    most = {f"{number:02}": "v" * 254 for number in range(32)}  # 8,192 bytes
+    second = {"body": 2, "headers": most}
+    first, _ = await api.post({"body": 1, "headers": forged, "ttl": 200}, second)
     assert await api.bodies() == ["old", 1, 2]
     assert await api.bodies("here") == [1, 2]
     await api.expect(204, "DELETE", f"messages/{first}")

@@ -1,7 +1,9 @@
 """Versions, home document, ping and health (zaqar-behaviour 11)."""
 
+import os
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,7 +11,6 @@ from tests.api.conftest import Api, MakeApi
 from tests.waiting import until
 from zaqar_lite.main import create_app
 from zaqar_lite.server.loading import load
-from zaqar_lite.service import health as readiness
 from zaqar_lite.service import startup
 
 pytestmark = pytest.mark.anyio
@@ -52,9 +53,12 @@ async def test_tells_anybody_that_it_lives_and_is_ready(
     async with make_api(store=f"opendata+slatedb:{tmp_path}", auth="keys") as files:
         files.http.headers.clear()
         await files.expect(200, "GET", "/readyz")
-        monkeypatch.setattr(readiness, "MIN_FREE", 1 << 60)
+        disk = SimpleNamespace(f_bavail=4_096, f_frsize=4_096)
+        monkeypatch.setattr(os, "statvfs", lambda _: disk)
+        await files.expect(200, "GET", "/readyz")
+        disk.f_bavail -= 1
         full = await files.expect(503, "GET", "/readyz")
-        assert "MiB are free; " in full.text
+        assert "15 MiB are free; 16 are needed" in full.text
         assert full.text.startswith("store: ok\ndisk: ")
         head = await files.call("HEAD", "/readyz")
         assert (head.status_code, head.content) == (503, b"")

@@ -3,7 +3,7 @@
 import asyncio
 import operator
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any, NoReturn
 
 import pytest
@@ -25,6 +25,7 @@ from tests.waiting import until
 from zaqar_lite.domain.errors import KeyReused, NotFound, Unavailable
 from zaqar_lite.domain.metadata import ORDERED
 from zaqar_lite.domain.models import (
+    ClaimRequest,
     DeadLetter,
     ListQuery,
     Move,
@@ -33,7 +34,7 @@ from zaqar_lite.domain.models import (
 )
 from zaqar_lite.domain.posts import NewMessage, identify
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
-from zaqar_lite.service.delivery.outbox import ordered_queue
+from zaqar_lite.service.delivery.outbox import ordered_queue, outbox_queue
 from zaqar_lite.service.pooling import drain as module
 from zaqar_lite.service.pooling.drain import DRAIN, KEPT_MS, Drain, DrainWorker
 from zaqar_lite.service.pooling.placement import (
@@ -523,6 +524,23 @@ async def test_of_what_is_frozen_letters_wait_and_what_was_delivered_is_deleted(
     assert len(await pools.old.get_messages(LETTERS, [letter])) == 1
     await pools.messages.delete(line, (delivered,), claim_ids=None)
     assert (await pools.old.stats(line)).total == 0
+
+
+async def test_a_pool_that_is_away_holds_up_no_delivery_as_the_servers_own_store_does(
+    pools: Pools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_: object, **__: object) -> None:
+        raise Unavailable("away")
+
+    queue, home, request = outbox_queue("p"), pools.messages.home, ClaimRequest(1, ttl_ms=60_000)
+    await pools.messages.pool("old")
+    for store in (pools.old, home):
+        monkeypatch.setattr(store, "delete", away)
+        monkeypatch.setattr(store, "claim", away)
+        with pytest.raises(Unavailable) if store is home else nullcontext():
+            await pools.messages.delete(queue, ["m"], claim_ids=None)
+        with pytest.raises(Unavailable) if store is home else nullcontext():
+            await pools.messages.claim(queue, request)
 
 
 async def test_a_pool_with_redriven_messages_is_not_empty(pools: Pools) -> None:

@@ -88,6 +88,14 @@ async def post(store: MessageStore, queue: QueueRef, count: int) -> None:
     await store.post(queue, new, client_id="c", version=None)
 
 
+async def test_a_scrape_waits_for_a_short_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recent, "_STEP", 30.0)
+    store, management = create_stores("memory://", clock=Clock(), options=StoreOptions())
+    await post(store, QUEUE, 3)
+    found = await recent.QueueDepths(store, management, SharedCounters(None)).latest()
+    assert (found["queues"], found["totals"]) == (1, [3, 0, 0])
+
+
 async def test_keeps_an_hour_of_what_is_looked_at_and_forgets_the_rest() -> None:
     store, _ = create_stores("memory://", clock=Clock(), options=StoreOptions())
     minutes = Minutes()
