@@ -157,20 +157,23 @@ async def test_more_keys_than_the_limit_are_refused_and_nothing_is_stored(
     open_stores: OpenStores, queue: QueueUnderTest
 ) -> None:
     limited = queue.at(await open_stores(max_idempotency_keys=2))
+    await limited.post("no key")
+    with pytest.raises(LimitReached) as raised:
+        await limited.post(*[new(key, key=key) for key in "abc"])
+    assert raised.value.retry_after == 1, "no key will end"
     first = await limited.post(new("a", key="a"))
     limited.advance(4 * MINUTE)
     with pytest.raises(LimitReached) as raised:
         await limited.post(new("b", key="b"), new("c", key="c"))
     assert 300 < raised.value.retry_after <= 360, "the oldest key ends after ten minutes"
-    assert await limited.bodies() == ["a"]
+    assert await limited.bodies() == ["no key", "a"]
     await limited.post("b", batch_key="b")
     with pytest.raises(LimitReached):
         await limited.post("c", batch_key="c")
     with pytest.raises(LimitReached):
         await limited.post(new("c", key="c"))
     assert await limited.post(new("a", key="a")) == first  # a known key needs no room
-    await limited.post("no key")
-    assert await limited.bodies() == ["a", "b", "no key"]
+    assert await limited.bodies() == ["no key", "a", "b"]
     limited.advance(11 * MINUTE)
     await limited.post(new("c", key="c"))
 

@@ -242,7 +242,8 @@ class Posting(Reading):
             ends = ([expires_at(one.content_type) for one in page] async for page in listed)
             live, oldest = await _count(ends, objects, now)
             if live + keys > limits.max_idempotency_keys:
-                raise too_many_keys(queue, limits.max_idempotency_keys, wait_ms=oldest - now)
+                wait = oldest - now if live else 0
+                raise too_many_keys(queue, limits.max_idempotency_keys, wait_ms=wait)
         return objects + messages + keys
 
 
