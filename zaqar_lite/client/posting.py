@@ -98,17 +98,15 @@ class PostOptions(Generic[T]):
         arguments.check_fields(self)
         for name in ("batch_size", "batch_bytes", "in_flight"):
             if getattr(self, name) < 1:
-                message = f"{name} must be at least 1"
-                raise ValueError(message)
+                raise ValueError(f"{name} must be at least 1")
         if self.rate is not None and self.rate <= 0:
-            message = "rate must be above 0"
-            raise ValueError(message)
+            raise ValueError("rate must be above 0")
         if self.key is not None and self.run is not None:
-            message = "give key (one a message) or run (one a request), not both"
-            raise ValueError(message)
+            raise ValueError("give key (one a message) or run (one a request), not both")
         if self.on_rejected is not None and self.run is not None:
-            message = "run (one key a request) stores whole batches: with on_rejected give key"
-            raise ValueError(message)
+            raise ValueError(
+                "run (one key a request) stores whole batches: with on_rejected give key"
+            )
 
 
 class Entry(NamedTuple, Generic[T]):

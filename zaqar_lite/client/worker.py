@@ -23,6 +23,7 @@ import logging
 import math
 import random
 import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from numbers import Real
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
+_QUICK = 1.0
+"""Seconds in which a slot has handled a claim that may be larger the next time."""
 Handler = Callable[[Message], Any]
 Middleware = Callable[[Message, Handler], Any]
 
@@ -73,8 +76,7 @@ class Retry(Exception):
         takes("reason", reason, str)
         takes("detail", detail, str)
         if after is not None and not math.isfinite(after):
-            message = f"after is a number of seconds, not {after}"
-            raise ValueError(message)
+            raise ValueError(f"after is a number of seconds, not {after}")
         super().__init__(after, reason)
         self.after = after
         self.reason = reason
@@ -114,8 +116,9 @@ class WorkerOptions:
 
     Attributes:
         concurrency: messages handled at a time, each in a thread or a task of its own.
-        batch: messages per claim; they are handled one after the other, so keep it small where
-            handling is slow.
+        batch: most messages per claim, which are handled one after the other. A slot begins with
+            one, and goes on with more while a claim takes less than a second, with fewer
+            otherwise: what is slow to handle is left to other slots and workers.
         ttl: seconds that a claim lasts without renewal: how long a killed worker's messages wait.
         grace: seconds that a message outlives its claim.
         poll: seconds, about, between two looks at an empty queue where the server does not wait
@@ -163,11 +166,9 @@ class WorkerOptions:
         check_fields(self)
         for name in ("concurrency", "batch"):
             if getattr(self, name) < 1:
-                message = f"{name} must be at least 1"
-                raise ValueError(message)
+                raise ValueError(f"{name} must be at least 1")
         if self.time_limit is not None and self.time_limit <= 0:
-            message = "time_limit must be above 0"
-            raise ValueError(message)
+            raise ValueError("time_limit must be above 0")
 
     def wrapped(self, handler: Handler, tracing: "Tracing | None" = None) -> Handler:
         """Return the handler inside of the span, the decoder and the middleware."""
@@ -209,11 +210,11 @@ class Worker:
             Refused: the server will not let this client work (no right, no such thing).
         """
         if inspect.iscoroutinefunction(self.handler):
-            message = "this handler is async: use `await worker.serve(AsyncClient(...))`"
-            raise TypeError(message)
+            raise TypeError("this handler is async: use `await worker.serve(AsyncClient(...))`")
         if inspect.iscoroutinefunction(client.call):
-            message = "run takes a Client: with an AsyncClient use `await worker.serve(client)`"
-            raise TypeError(message)
+            raise TypeError(
+                "run takes a Client: with an AsyncClient use `await worker.serve(client)`"
+            )
         if self.options.must_exist and not client.queue_exists(self.queue):
             raise _absent(self.queue)
 
@@ -247,8 +248,7 @@ class Worker:
             Refused: the server will not let this client work (no right, no such thing).
         """
         if not inspect.iscoroutinefunction(client.call):
-            message = "serve takes an AsyncClient: with a Client use `worker.run(client)`"
-            raise TypeError(message)
+            raise TypeError("serve takes an AsyncClient: with a Client use `worker.run(client)`")
         if self.options.must_exist and not await client.queue_exists(self.queue):
             raise _absent(self.queue)
         self._begin(client, asyncio.Lock(), self._call_async)
@@ -376,14 +376,14 @@ class _Slot:
         self._turn = turn
         self._call = call
         self._failures = 0  # in a row
+        self._size = 1  # most messages of the next claim
 
     def work(self, *, until_empty: bool) -> Steps[None]:
         """Return the steps, until the worker stops, or until nothing can be claimed."""
         found, options = until_empty, self._worker.options
-        names = ("ttl", "grace", "details", "poll")
-        given = {"limit": options.batch, **{name: getattr(options, name) for name in names}}
+        given = {name: getattr(options, name) for name in ("ttl", "grace", "details", "poll")}
         while not self.stopped.over:
-            claiming = ClaimOptions(**given, wait=0 if found else math.inf)
+            claiming = ClaimOptions(**given, limit=self._size, wait=0 if found else math.inf)
             claim = BaseClaim(self._client, self._worker.queue, claiming, self.stopped)
             try:
                 if found:
@@ -394,12 +394,15 @@ class _Slot:
                         yield from claim.entering()
                     finally:
                         self._turn.release()
-                found = bool(claim)
+                found, begun = bool(claim), time.monotonic()
                 try:
                     yield from self._handle_all(claim)
                 except BaseException as error:
                     yield from claim.leaving(error)
                     raise
+                if found:
+                    size = self._size * 2 if time.monotonic() - begun < _QUICK else self._size // 2
+                    self._size = min(max(size, 1), options.batch)
                 yield from claim.leaving(None)
             except ZaqarError as error:
                 self._worker.claim_failed(error)
@@ -456,8 +459,7 @@ def worker(
     """Make a worker of a function of a message; `WorkerOptions` explains the options."""
     options = options_of(WorkerOptions, locals())
     if callable(queue):
-        message = '@worker needs the name of the queue: write @worker("orders")'
-        raise TypeError(message)
+        raise TypeError('@worker needs the name of the queue: write @worker("orders")')
     return partial(Worker, queue=text("queue", queue), options=options)
 
 
