@@ -2,6 +2,7 @@
 
 import contextlib
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,18 +11,22 @@ from tests.services.process import missing
 
 
 @contextmanager
-def mounted(place: Path, size: int) -> Iterator[Path]:
-    """Mount a file system of so many bytes."""
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)]
-    try:
-        subprocess.run(command, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError) as refused:
-        missing("the right to mount a tmpfs", str(refused))
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "--lazy", place], check=False)
+def mounted(size: int) -> Iterator[Path]:
+    """Mount a file system of so many bytes.
+
+    It lies outside of pytest's folders: what a killed run leaves mounted there, no later run could
+    remove, and each would fail for it.
+    """
+    with tempfile.TemporaryDirectory(prefix="zaqar-disk-") as place:
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place]
+        try:
+            subprocess.run(command, check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError) as refused:
+            missing("the right to mount a tmpfs", str(refused))
+        try:
+            yield Path(place)
+        finally:
+            subprocess.run(["umount", "--lazy", place], check=False)
 
 
 def fill_up(disk: Path) -> Path:

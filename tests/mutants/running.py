@@ -96,10 +96,7 @@ class Warm:
 
     def run(self, paths: Sequence[str]) -> None:
         """Collect the tests, and do the work."""
-        code = pytest.main([*OPTIONS, "-m", "not slow", *paths], plugins=[self])
-        if self._chosen is not None:
-            os.write(self._answer, (self._chosen.verdict(code) or "passed").encode())
-            os._exit(0)
+        pytest.main([*OPTIONS, "-m", "not slow", *paths], plugins=[self])
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
@@ -121,6 +118,13 @@ class Warm:
             session.config.pluginmanager.register(self._chosen)
             return None
         return True
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        """End a fork: what its tests noticed is known, and pytest's folders are its parent's."""
+        if self._chosen is not None:
+            os.write(self._answer, (self._chosen.verdict(exitstatus) or "passed").encode())
+            os._exit(0)
 
     def failing(self, names: Sequence[str], change: Change, patience: float) -> str:
         """Run tests with a change that is in the file, until one fails; "" where all pass."""

@@ -110,9 +110,9 @@ def test_every_post_waits_for_a_sync(faulty: Faulty) -> None:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def small_disk() -> Iterator[Path]:
     """A file system of two megabytes."""
-    with mounted(tmp_path / "small", 2 << 20) as place:
+    with mounted(2 << 20) as place:
         yield place
 
 

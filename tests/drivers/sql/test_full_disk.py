@@ -25,9 +25,9 @@ SIZE = 48 << 20
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def small_disk() -> Iterator[Path]:
     """A file system of its own, of SIZE bytes."""
-    with mounted(tmp_path / "disk", SIZE) as place:
+    with mounted(SIZE) as place:
         yield place
 
 
