@@ -84,11 +84,31 @@ async def test_refuses_a_body_that_is_not_as_long_as_announced(api: Api) -> None
         named = {"Content-Length": str(len(content) + missing)}
         answer = await api.http.post(path, content=parts(), headers=named)
         assert (answer.status_code, answer.json()["title"]) == (400, "Invalid request body")
+
+    async def whole_and_more() -> AsyncIterator[bytes]:
+        yield content
+        yield b" "
+
+    named = {"Content-Length": str(len(content))}
+    answer = await api.http.post(path, content=whole_and_more(), headers=named)
+    assert answer.status_code == 400
     of_none = [{"Content-Length": length} for length in ("-1", "x", "1" * 19, "1e3")]
     for named in (*of_none, {"Transfer-Encoding": "gzip"}):
         answer = await api.http.post(path, content=parts(), headers=named)
         assert answer.status_code == 400
     assert await api.browse() == []
+
+
+async def test_a_form_of_the_page_that_is_too_large_is_not_read(api: Api) -> None:
+    read: list[int] = []
+
+    async def form() -> AsyncIterator[bytes]:
+        read.append(1)
+        yield b""
+
+    named = {"Content-Length": str(4 * 1024 * 1024 + 1)}
+    answer = await api.http.post("/ui/", content=form(), headers=named)
+    assert (answer.status_code, read) == (413, [])
 
 
 async def posted(content: bytes) -> list[bytes]:

@@ -1,5 +1,6 @@
 """What a request is asked before its action: headers, names, paths, methods."""
 
+import re
 from collections.abc import Iterator
 
 import httpx
@@ -177,7 +178,8 @@ async def test_gives_every_answer_an_id_of_its_own(api: Api) -> None:
     answers = [await api.call("GET", path) for path in ("/v2/ping", "/v2/queues", "/nope")]
     ids = {answer.headers["x-openstack-request-id"] for answer in answers}
     assert len(ids) == 3
-    assert all(request_id.startswith("req-") for request_id in ids)
+    form = r"req-[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
+    assert all(re.fullmatch(form, request_id) for request_id in ids)
 
 
 async def test_checks_a_client_id_by_its_length_when_uuids_are_off(make_api: MakeApi) -> None:

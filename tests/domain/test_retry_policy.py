@@ -28,6 +28,12 @@ def test_delays_grow_from_the_least_to_the_most(function: str, growing: list[int
     assert parsed.delays == [0, 10, 10, *growing, 60]
 
 
+def test_what_a_policy_leaves_out_is_upstreams() -> None:
+    parsed = parse_policy({"ignore_subscription_override": False})
+    assert parsed is not None
+    assert parsed.delays == [0, 0, 0, 5, 5, 5, 5, 10, 15, 20, 25, 30, 30, 30]
+
+
 @pytest.mark.parametrize(
     ("function", "few", "many"),
     [

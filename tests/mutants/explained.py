@@ -266,7 +266,7 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "zaqar_lite/domain/models.py",
         "details: bool = False",
         "True",
-    ): "Clients' claims say it; the server's own worker would read attempts that it passes over.",
+    ): "What clients ask says it; the server itself would read attempts that it passes over.",
     (
         "zaqar_lite/domain/yielding.py",
         "_ROUNDS = 4",
