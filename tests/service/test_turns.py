@@ -63,7 +63,7 @@ async def read_a_post(_: Composed) -> tuple[Awaitable[object], int]:
 
 
 async def answer_a_post(_: Composed) -> tuple[Awaitable[object], int]:
-    return posted_response("/", [Posted("id", False)] * 1_600), _ROUNDS * 1_600 // STEP
+    return posted_response("/", [Posted("id", False)] * 4_000), 4 * _ROUNDS
 
 
 async def post_to_a_topic(one: Composed) -> tuple[Awaitable[object], int]:

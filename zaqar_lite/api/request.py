@@ -287,7 +287,8 @@ class Request(Struct, eq=False, weakref=True):
         if self.document and self.headers.get(b"content-encoding") == b"gzip":
             self.document = _decompressed(self.document, self.most)
             self.size = len(self.document)
-        self.check_size(self.size)
+        if self.size > self.most:
+            self.check_size(self.size)
         return self.document
 
     def check_size(self, size: int) -> None:
