@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.api.conftest import MakeApi
 from tests.sqs.conftest import ACCOUNT, HOST, Sqs
 
 pytestmark = pytest.mark.anyio
@@ -43,3 +44,11 @@ async def test_a_malformed_request_is_refused(sqs: Sqs) -> None:
         assert answer.error[0] == error, (operation, content[:50])
     other = await sqs.raw("DynamoDB_20120810.ListTables", b"{}")
     assert other.error[0] == "UnknownOperationException"
+
+
+async def test_a_server_without_the_protocol_says_so_in_its_form(make_api: MakeApi) -> None:
+    async with make_api(allowed_hosts=HOST) as api:
+        answer = await Sqs(api).ask("CreateQueue", QueueName="q")
+    assert answer.status == 405
+    assert answer.document["__type"] == "UnsupportedOperation"
+    assert "--sqs" in answer.document["message"]

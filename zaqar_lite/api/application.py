@@ -52,6 +52,10 @@ _access = logging.getLogger("zaqar_lite.access")
 _SLOW = 0.5
 """Seconds of work that make a request slow; time that it asked to wait does not count."""
 _FAILED = 400
+_NO_SQS = {
+    "__type": "UnsupportedOperation",
+    "message": "This server does not speak the protocol of SQS: start it with --sqs.",
+}
 _CALLER = re.compile(rb"req-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TRACE = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(?:-.*)?")
 _STOPS = Unavailable("The server is stopping; whether this was carried out is not known.")
@@ -389,8 +393,10 @@ def _enter(route: Route, request: Request) -> None:
     request.route, request.most = route, route.largest_body
 
 
-def _refuse_method(node: Node, _: Request) -> None:
-    raise Refused(405, "405 Method Not Allowed", headers=((b"allow", node.allow()),))
+def _refuse_method(node: Node, request: Request) -> None:
+    told = _NO_SQS if b"x-amz-target" in request.headers else None
+    allowed = ((b"allow", node.allow()),)
+    raise Refused(405, "405 Method Not Allowed", headers=allowed, document=told)
 
 
 def _check_size(request: Request) -> None:
