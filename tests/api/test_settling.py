@@ -64,7 +64,7 @@ async def test_an_act_is_of_one_message_of_ones_own_claim(api: Api) -> None:
     await api.expect(409, "PATCH", first["href"], {"claim": {"dead": True}})  # it has no place
     await api.expect(204, "PATCH", first["href"], {"claim": {"ttl": 600}})
     await api.set("_dead_letter_queue", f"{api.queue}-letters")
-    dead = {"dead": True, "reason": "bad_format", "detail": "line 3"}
+    dead = {"dead": True, "reason": "b" * 128, "detail": "\u00fc" * 1_024}
     await api.expect(204, "PATCH", second["href"], {"claim": dead})
     letter = await details(api, second, f"{api.queue}-letters")
     moved = letter["dead_letter"].pop("moved_at")
@@ -74,7 +74,7 @@ async def test_an_act_is_of_one_message_of_ones_own_claim(api: Api) -> None:
         "claim_count": 1,
         "last_claim_id": claim_id_of(second),
         "last_client_id": CLIENT_ID.replace("-", ""),
-        "reason": "bad_format",
+        "reason": "b" * 128,
         "redriven": 0,
     }
     assert letter["attempts"][0]["outcome"] == "dead"

@@ -142,6 +142,7 @@ async def test_what_comes_while_the_first_asks_is_found(
         found = await house.ask(QUEUE)
         if house.asked[QUEUE] == 2:
             await house.post(QUEUE)
+            await turns()
         return found
 
     assert await asyncio.wait_for(house.wait(QUEUE, ask=ask), 5)

@@ -34,12 +34,6 @@ async def test_a_small_post_waits_for_no_turn(service: Messages) -> None:
     assert more <= small
 
 
-async def test_a_large_post_lets_others_on_between_its_steps(service: Messages) -> None:
-    steps = 2 * (5_000 // STEP)  # checked, and prepared
-    rounds, _ = await rounds_beside(service.post(QUEUE, _drafts(5_000), size=1, client_id="c"))
-    assert rounds >= steps
-
-
 async def test_a_step_of_one_large_post_runs_between_two_rounds() -> None:
     """Whatever the number of large posts."""
     here = 0
