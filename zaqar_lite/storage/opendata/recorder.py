@@ -78,7 +78,6 @@ class Recorder:
 
     def follow(self) -> None:
         """Begin with no changes: those so far are recorded, or were undone."""
-        self.close()
         self._session = apsw.Session(self.connection, "main")
         for table in _TABLES:
             self._session.attach(table)
