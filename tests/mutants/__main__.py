@@ -28,7 +28,7 @@ from pathlib import Path
 from tests.mutants.changes import Change, find
 from tests.mutants.covering import DRIVERS, PARTS, RECORDINGS, ROOT, Covering, Part
 from tests.mutants.explained import EXPLAINED
-from tests.mutants.running import Warm
+from tests.mutants.running import NO_ANSWER, Warm
 
 LINKED = (".venv", ".cache")
 RECORDED = ROOT / ".cache" / "mutants"
@@ -159,7 +159,11 @@ class Planting:
         """Run the tests that cover a change until one notices it; return its name, or ""."""
         for stage in self._covering.stages(change, self._without):
             patience = PATIENCE + 4 * sum(test.seconds for test in stage)
-            if failed := session.failing([test.name for test in stage], change, patience):
+            names = [test.name for test in stage]
+            failed = session.failing(names, change, patience)
+            if failed == NO_ANSWER:  # also a busy machine may be why
+                failed = session.failing(names, change, patience)
+            if failed:
                 return failed
         return ""
 

@@ -312,4 +312,15 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "_MOST_DUE, _MOST_LAPSED = 40, 20",
         "21",
     ): "How many lapsed leases one claim ends; the next one ends the others.",
+    (
+        "zaqar_lite/storage/sql/shares.py",
+        "while self._lines and self._room > 0:",
+        "1",
+    ): "A batch whose room is one message has it for one request more, or not.",
+    (
+        "zaqar_lite/storage/redis/scripts/letters.lua",
+        "is_armed = visits or armed_until and armed_until > now"
+        " and tonumber(life[N.armed] or 0) >= armed_until",
+        ">=",
+    ): "A registration that ends in the very millisecond of a call.",
 }

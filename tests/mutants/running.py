@@ -23,6 +23,7 @@ import pytest
 from tests.mutants.changes import Change
 
 OPTIONS = ("-x", "-q", "-s", "-p", "no:cacheprovider")
+NO_ANSWER = "no answer"
 _LONGEST = 30
 """Seconds that one test may take."""
 _LEAVING = 20
@@ -141,7 +142,7 @@ class Warm:
             failed = answer.read()
         if over:
             return "no end in time"
-        return "" if failed == "passed" else failed or "no answer"
+        return "" if failed == "passed" else failed or NO_ANSWER
 
     def _become(self, names: Sequence[str], change: Change, answer: int) -> NoReturn:
         written = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -210,7 +211,7 @@ def _failing_apart(place: Path, names: Sequence[str], log: Path, patience: float
             )
         except subprocess.TimeoutExpired:
             return "no end in time"
-    return answer.read_text(encoding="utf-8") if answer.exists() else "no answer"
+    return answer.read_text(encoding="utf-8") if answer.exists() else NO_ANSWER
 
 
 def _main(order: str, answer: str) -> None:

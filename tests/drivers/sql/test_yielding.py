@@ -62,11 +62,7 @@ WORK: dict[str, tuple[Act, Act, int]] = {
     "sweep what is over": (over, lambda store: store.messages.sweep(MAX_EXAMINED), 50),
     "sweep what was purged": (purged, lambda store: store.messages.sweep(MAX_EXAMINED), 10),
     "name queues": (queues, name_queues, 2),
-    "search": (
-        queues,
-        lambda store: store.management.list_queues("p", limit=1, name_contains="x"),
-        5,
-    ),
+    "search": (queues, lambda s: s.management.list_queues("p", limit=1, name_contains="x"), 5),
     "list records": (over, lambda store: store.management.list_records("k", limit=1), 20),
     "one large": (nothing, lambda store: store.post("x" * 200_000), 0),
     "a hundred small": (nothing, lambda store: store.post(*["x"] * 100), 0),

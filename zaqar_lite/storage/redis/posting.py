@@ -249,8 +249,8 @@ class Posting(MessageStore):
             fields.append(f"b{batch}")
         found: dict[str, KnownKey] = {}
         live, known_at = 0, b""
-        for start in range(0, len(fields) or 1, KEYS_PER_STEP):
-            some = fields[start : start + KEYS_PER_STEP]
+        starts = range(0, len(fields), KEYS_PER_STEP)
+        for some in [fields[at : at + KEYS_PER_STEP] for at in starts] or [[]]:
             _, live, now_at, *entries = await self._runner.run(
                 queue, "known", *some, repeatable=True
             )
