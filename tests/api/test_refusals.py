@@ -463,7 +463,7 @@ REFUSED = (
     ),
     Refusals(
         "PUT /v2/quotas/demo",
-        [{"queue": 1}, *each("queues", -1, "1", True), {"read_bytes": 0}, [1]],
+        [{"queue": 1}, *each("queues", -1, 10**15 + 1, "1", True), {"read_bytes": 0}, [1]],
     ),
 )
 

@@ -14,7 +14,7 @@ _Stock = Annotated[int, Meta(ge=0, le=_LARGEST)] | None
 _Rate = Annotated[int, Meta(ge=1, le=_LARGEST)] | None
 
 
-class Quota(Struct, frozen=True, forbid_unknown_fields=True):
+class Quota(Struct, frozen=True):
     """The quotas of a project; None is no quota.
 
     Stocks, whose excess is refused with 403: `queues`, `messages`, `bytes` (of message bodies),
