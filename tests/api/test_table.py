@@ -83,9 +83,14 @@ async def test_documents_and_headers_are_taken_at_their_bounds(operated: Api) ->
     described = (await operated.call("GET", "/openapi.json")).json()
     schemas = described["components"]["schemas"]
     message = schemas["Messages"]["properties"]["messages"]["items"]["properties"]
-    lease = schemas["Claim"]["properties"]
+    lease, subscriber = (
+        schemas["Claim"]["properties"],
+        schemas["Subscription"]["properties"]["subscriber"],
+    )
     headers = described["paths"]["/v2/queues/{queue_name}"]["get"]["parameters"]
     (project,) = (one["schema"] for one in headers if one["name"] == "X-Project-ID")
+    longest = [project, message["idempotency_key"], message["group"], subscriber]
+    assert [one["maxLength"] for one in longest] == [256, 128, 128, 2_048]
     for value, fits in tried(project):
         answer = await operated.call("GET", "", X_Project_ID=value)
         assert (answer.status_code == 200) is fits, (len(value), answer.text)
@@ -97,6 +102,9 @@ async def test_documents_and_headers_are_taken_at_their_bounds(operated: Api) ->
                 answer = await operated.call("POST", place, document)
                 told = (place, name, value, answer.text)
                 assert answer.status_code == (201 if fits else 400), told
+    for size, status in ((2_048, 201), (2_049, 400)):
+        hook = {"subscriber": "http://example.org/".ljust(size, "x")}
+        await operated.expect(status, "POST", "/v2/queues/orders/subscriptions", hook)
     for name in ("ttl", "grace"):
         for value, fits in tried(lease[name]):
             answer = await operated.call("POST", "/v2/queues/orders/claims", {name: value})

@@ -19,7 +19,7 @@ from zaqar_lite.api.v2.claims import OneSettlement
 from zaqar_lite.api.v2.queues import PATCH_TYPE
 from zaqar_lite.domain.attempts import Ended
 from zaqar_lite.domain.groups import MAX_GROUP
-from zaqar_lite.domain.limits import Limits
+from zaqar_lite.domain.limits import MAX_IDEMPOTENCY_KEY, MAX_PROJECT_ID, Limits
 from zaqar_lite.domain.quotas import Quota
 from zaqar_lite.domain.subscriptions import MAX_SUBSCRIBER, MIN_TTL
 from zaqar_lite.service.event_streams import LONGEST
@@ -39,9 +39,8 @@ def reference(name: str) -> Schema:
     return {"$ref": _PLACE.format(name=name)}
 
 
-def _text(most: int, least: int = 0) -> Schema:
-    found: Schema = {"type": "string", "maxLength": most}
-    return {**found, "minLength": least} if least else found
+def _text(most: int) -> Schema:
+    return {"type": "string", "minLength": 1, "maxLength": most}
 
 
 def _whole(most: int, least: int = 1) -> Schema:
@@ -299,8 +298,8 @@ def schemas(routes: Iterable[Route], limits: Limits) -> dict[str, Schema]:
         "body!:any ttl:ttl delay:delay idempotency_key:key headers:strings group:group deliver_at",
         ttl=ttl,
         delay=delay,
-        key=_text(128, 1),
-        group=_text(MAX_GROUP, 1),
+        key=_text(MAX_IDEMPOTENCY_KEY),
+        group=_text(MAX_GROUP),
     )
     edit = _object("body:any ttl:ttl delay:delay", ttl=ttl, delay=delay)
     written = {
@@ -445,7 +444,7 @@ _OF_EACH_CLIENT: list[Schema] = [
         "in": "header",
         "required": True,
         "description": "The project (tenant).",
-        "schema": {"type": "string", "minLength": 1, "maxLength": 256},
+        "schema": _text(MAX_PROJECT_ID),
     },
 ]
 
