@@ -163,6 +163,8 @@ def test_a_login_is_answered_in_the_form_of_its_frame(guarded: Guarded, binary: 
         assert (answer.status, answer.body) == (200, {"message": "Authentified."})
         assert answer.request["action"] == "authenticate"
         assert "Bearer" not in str(answer.request)
+        proofs = dict.fromkeys(("Authorization", "X-Auth-Token", "X-Service-Token"), "Bearer x")
+        assert talk.ask("queue_list", proofs).request["headers"] == talk.headers
         # The project of a key need not be named.
         talk.send({"action": "queue_list", "headers": {"Client-ID": talk.headers["Client-ID"]}})
         assert talk.answer().status == 200
