@@ -407,6 +407,17 @@ REFUSED = (
         ],
     ),
     Refusals(
+        f"POST {QUEUE}/delayed/move",
+        [
+            {"filter": {}},
+            *each("to", "soon", "2999-01-01T00:00:00Z", filter={}),
+            *each("to", "2001-01-01T00:00:00Z", filter={}, by=1),
+            *each("by", 901, -901, filter={}),
+            *each("if_due", "soon", filter={}, by=1),
+            *each("force", True, filter={}, by=1),
+        ],
+    ),
+    Refusals(
         "PUT /v2/schedules/nightly",
         [
             *({**PLAN, **fields} for fields in ({}, *NO_PLANS)),

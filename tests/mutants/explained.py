@@ -218,6 +218,16 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "<=",
     ): "Whether the entry of a deleted queue goes in the first millisecond in which it may.",
     (
+        "zaqar_lite/service/pooling/drain.py",
+        "await new.import_messages(target, (one,), source=source, number=1)",
+        "2",
+    ): "Each message that is carried is a source of its own, so any number of its batch will do.",
+    (
+        "zaqar_lite/service/delivery/deliveries.py",
+        "lives = message.expires_at - message.now",
+        "+",
+    ): "A note is taken when its message is due, however long it could be kept.",
+    (
         "zaqar_lite/service/health.py",
         "include_claimed=True,",
         "False",

@@ -140,8 +140,8 @@ async def test_an_address_gets_more_turns_at_a_time_up_to_a_bound(
             inside -= 1
 
     await asyncio.gather(*(go() for _ in range(200)))
-    assert most == login_throttle.WIDEST
-    many = (go() for _ in range(login_throttle.WIDEST + login_throttle._MOST_WAITING + 1))
+    assert most == 16
+    many = (go() for _ in range(16 + 256 + 1))
     told = await asyncio.gather(*many, return_exceptions=True)
     assert [type(one) for one in told if one is not None] == [TooMany]
 

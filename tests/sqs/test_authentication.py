@@ -13,6 +13,7 @@ import pytest
 
 from tests.api.conftest import Api, MakeApi
 from tests.sqs.conftest import HOST, SqsAnswer
+from zaqar_lite.service.background import cancelled
 from zaqar_lite.service.identity import authentication
 
 if find_spec("botocore") is None and "CI" not in os.environ:
@@ -173,6 +174,20 @@ async def test_a_wrong_key_or_secret_is_refused(signing: Signing) -> None:
     for unknown in ("0" * 16, "AKIAIOSFODNN7EXAMPLE"):
         answer = await signing.ask((unknown, secret), "ListQueues")
         assert answer.error == ("UnrecognizedClientException", "InvalidClientTokenId")
+
+
+async def test_who_guesses_signatures_is_refused_late(
+    make_api: MakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(authentication, "SLOWED", 600.0)
+    settings = {"admin_key_file": tmp_path / "admin.key", "max_failed_logins": 4}
+    async with make_api(sqs=True, auth="keys", host="localhost", **settings) as api:
+        signing = Signing(api, (tmp_path / "admin.key").read_text().strip())
+        key_id, _ = await signing.key()
+        guesses = (signing.ask((key_id, "guess"), "ListQueues") for _ in range(4))
+        _, late = await asyncio.wait([asyncio.create_task(one) for one in guesses], timeout=1)
+        assert late
+        await cancelled(*late)
 
 
 async def test_nothing_that_is_signed_can_be_changed(signing: Signing) -> None:
