@@ -283,6 +283,11 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "True",
     ): "What clients ask says it; the server itself would read attempts that it passes over.",
     (
+        "zaqar_lite/api/websocket/conversation.py",
+        'self._socket.close(EXPIRED, "Authentication expired.")',
+        "pass",
+    ): "A timer closes it at that instant too, and a later frame is not answered either way.",
+    (
         "zaqar_lite/domain/yielding.py",
         "_ROUNDS = 4",
         "5",
