@@ -570,13 +570,13 @@ async def test_a_pools_store_is_closed_when_it_becomes_another_one_or_the_server
         made.append(pool.uri)
         return Closing(Database(InRam(), pools.clock, OPTIONS))
 
-    connections = OpenConnections(make)
+    connections = pools.messages.connections = OpenConnections(make)
     uris = ["memory://one", "memory://two"]
     for number, pool in enumerate(Pool("p", uri, 1) for uri in uris):
         found = await asyncio.gather(*(connections.store(pool) for _ in range(3)))
         assert len({id(one) for one in found}) == 1
         assert len(closed) == number
-    await connections.close()
+    await pools.messages.close()
     assert (made, len(closed)) == (uris, 2)
 
 

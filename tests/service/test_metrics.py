@@ -1,5 +1,6 @@
 """Counters that processes share, the depths of queues, and what came through lately."""
 
+import asyncio
 import logging
 from pathlib import Path
 
@@ -88,12 +89,27 @@ async def post(store: MessageStore, queue: QueueRef, count: int) -> None:
     await store.post(queue, new, client_id="c", version=None)
 
 
-async def test_a_scrape_waits_for_a_short_count(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_scrape_waits_for_a_short_count_of_sixteen_queues_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(recent, "_STEP", 30.0)
     store, management = create_stores("memory://", clock=Clock(), options=StoreOptions())
-    await post(store, QUEUE, 3)
+    for number in range(20):
+        await post(store, QueueRef("p", f"q{number}"), 3)
+    stats, counted, most = store.stats, 0, 0
+
+    async def slowly(queue: QueueRef) -> Stats:
+        nonlocal counted, most
+        counted += 1
+        most = max(most, counted)
+        await asyncio.sleep(0)
+        counted -= 1
+        return await stats(queue)
+
+    monkeypatch.setattr(store, "stats", slowly)
     found = await recent.QueueDepths(store, management, SharedCounters(None)).latest()
-    assert (found["queues"], found["totals"]) == (1, [3, 0, 0])
+    assert (found["queues"], found["totals"]) == (20, [60, 0, 0])
+    assert most == 16
 
 
 async def test_keeps_an_hour_of_what_is_looked_at_and_forgets_the_rest() -> None:
