@@ -252,7 +252,7 @@ REFUSED = (
     Refusals(
         f"PATCH {LATE}/messages/{{late}}",
         [
-            *({}, [], {"x": 1}),
+            *({}, [], ({"claim": {"failed": True}}, "field `claim`; there are body, ttl, delay.")),
             *each("ttl", 59, None, 60.5, 60),  # the last would end before the delay
             *each("delay", -1, 901, "1"),
             {"ttl": 60, "delay": 61},

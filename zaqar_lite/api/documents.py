@@ -27,6 +27,7 @@ from zaqar_lite.service.post_validation import Draft
 
 T = TypeVar("T")
 _MALFORMED = "The request body could not be parsed: {}."
+_UNKNOWN = re.compile("Object contains unknown field `[^`]*`")
 _LONGEST = 20  # digits and sign of a number of 64 bits
 _DIGITS = bytes.maketrans(b"123456789E", b"000000000e")
 _LONG_RUN = b"0" * 19
@@ -137,7 +138,10 @@ def decode(form: type[T], body: bytes) -> T:
     try:
         return msgspec.json.decode(body, type=form)
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-        raise bad_body(_MALFORMED.format(exc)) from None
+        why = str(exc)
+        if _UNKNOWN.fullmatch(why):  # of the form itself, not of what is in it
+            why += f"; there are {', '.join(getattr(form, '__struct_encode_fields__', ()))}"
+        raise bad_body(_MALFORMED.format(why)) from None
 
 
 async def read_messages(request: Request) -> Sequence[Draft]:
