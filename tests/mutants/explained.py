@@ -228,6 +228,11 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "+",
     ): "A note is taken when its message is due, however long it could be kept.",
     (
+        "zaqar_lite/service/identity/login_throttle.py",
+        "_MAX_ADDRESSES = 10_000",
+        "10001",
+    ): "How many addresses that failed are remembered; one that is forgotten tries sooner.",
+    (
         "zaqar_lite/service/health.py",
         "include_claimed=True,",
         "False",
