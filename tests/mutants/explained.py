@@ -233,6 +233,11 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "10001",
     ): "How many addresses that failed are remembered; one that is forgotten tries sooner.",
     (
+        "zaqar_lite/service/identity/trusts.py",
+        "self._after = (page[-1].project, page[-1].name) if len(page) == _PAGE else None",
+        "2",
+    ): "The last trust of a full page is looked at once more.",
+    (
         "zaqar_lite/service/health.py",
         "include_claimed=True,",
         "False",
