@@ -27,7 +27,7 @@ def sign(secret: str, *, message_id: str, timestamp: int, body: bytes) -> str:
     """Return one signature of a body, for the header `webhook-signature`.
 
     Raises:
-        InvalidSignature: the secret is not base64 after `whsec_`.
+        InvalidSignature: the secret is not base64 after `whsec_`, or empty.
     """
     text = f"{message_id}.{timestamp}.".encode(errors="surrogateescape") + body
     digest = hmac.new(_key(secret), text, hashlib.sha256).digest()
@@ -85,6 +85,9 @@ def verify(
 
 def _key(secret: str) -> bytes:
     try:
-        return base64.b64decode(secret.removeprefix(PREFIX), validate=True)
+        key = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
     except ValueError:
-        raise InvalidSignature("The secret must be base64 after 'whsec_'.") from None
+        key = b""
+    if not key:  # with an empty one anybody could sign
+        raise InvalidSignature("The secret must be base64 after 'whsec_', and not empty.")
+    return key

@@ -61,6 +61,7 @@ def wrong(here: None, capsys: pytest.CaptureFixture[str]) -> Wrong:
         (("message", "post", "q", "1", "--ttl", "5x"), "--ttl: a duration such as 30s, 5m, 1h"),
         (("message", "post", "q", "1", "--deliver-at", "soon"), "--deliver-at: a time such as"),
         (("message", "post", "q", "[" * 100_000), "it is nested too deeply"),
+        (("listen", "--port", "0", "--secret", "whsec_..."), "The secret must be base64"),
         (("listen", "--port", "70000"), "--port: a whole number from 0 to 65535 is needed"),
         (("listen", "--port", "0", "--status", "99"), "--status: a whole number from 200 to 599"),
         (("queue", "set", "q"), "nothing to set: give KEY=VALUE, or an option such as"),
@@ -115,6 +116,7 @@ def test_what_is_not_there_is_named(wrong: Wrong, queue: str) -> None:
     assert wrong("topic", "unsubscribe", queue, "0" * 32, code=3)
     assert "it needs `serve --pooling --admin-mode`" in wrong("pool", "list", code=3)
     assert "it needs `serve --auth keys`" in wrong("key", "list", code=3)
+    assert "it needs `serve --admin-mode`" in wrong("quota", "show", "other", code=3)
     assert "it needs the setting encryption_key_file" in wrong("data-key", "list", code=3)
 
 

@@ -65,6 +65,6 @@ def test_refuses_a_time_that_no_clock_has() -> None:
 
 
 def test_refuses_a_secret_that_is_none() -> None:
-    for secret in ("whsec_***", "whsec_é"):
+    for secret in ("whsec_***", "whsec_é", "whsec_", ""):  # whoever knows no secret signs by ""
         with pytest.raises(InvalidSignature, match="base64"):
             sign(secret, message_id="msg_1", timestamp=1, body=b"")

@@ -67,8 +67,8 @@ POST_OPTIONS = ("ttl", "delay", "deliver_at", "headers", "group")
 """Options that apply to all messages of a post."""
 PARTS = {
     "key": "`serve --auth keys`",
-    "pool": "`serve --pooling --admin-mode`",
-    "flavor": "`serve --pooling --admin-mode`",
+    "quota": "`serve --admin-mode`",
+    **dict.fromkeys(("pool", "flavor"), "`serve --pooling --admin-mode`"),
     "data-key": "the setting encryption_key_file",
 }
 """Commands that need a server with this option or setting."""

@@ -9,7 +9,7 @@ from zaqar_lite.commands import sdk
 from zaqar_lite.commands.argument_types import UsageError, json_or_text, number
 from zaqar_lite.commands.base_command import Leaves, Verbs
 from zaqar_lite.commands.output import Output
-from zaqar_lite.webhooks import InvalidSignature, verify
+from zaqar_lite.webhooks import InvalidSignature, sign, verify
 
 _LARGEST = 1_048_576
 _COLUMNS = ("id", "verified", "path", "body")
@@ -27,6 +27,8 @@ def add_commands(subparsers: Leaves) -> None:
 
 def listen(_: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
     """Receive until the count is reached, or until Ctrl-C."""
+    if arguments.secret is not None:
+        sign(arguments.secret, message_id="", timestamp=0, body=b"")  # refuses what is no secret
     received: list[dict[str, Any]] = []
 
     class Handler(BaseHTTPRequestHandler):
