@@ -42,11 +42,6 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "101",
     ): "How many projects one round writes at once; the same are written.",
     (
-        "zaqar_lite/service/policy.py",
-        "subscribed: bool = False",
-        "True",
-    ): "The default is for queues without a record, which have no subscribers to find.",
-    (
         "zaqar_lite/service/quotas/concurrency_limits.py",
         "if left < 0:",
         "1",

@@ -98,17 +98,17 @@ class Policy:
     max_post_size: int
     retries: RetryPolicy
     route: Route
-    exposing: bool = False
+    exposing: bool
     """Whether its delay was switched off, and messages still wait for theirs."""
-    ttl_after_delay: bool = False
+    ttl_after_delay: bool
     """Whether ttls count from the end of the delay."""
-    subscribed: bool = False
+    subscribed: bool
     """Whether the queue may have subscriptions."""
-    ordered: tuple[str, ...] = ()
+    ordered: tuple[str, ...]
     """The ids of the subscriptions that are delivered to in strict order."""
-    notify_on_post: bool = False
+    notify_on_post: bool
     """Whether a delayed message is delivered at its post already, as upstream does."""
-    encrypted: bool = False
+    encrypted: bool
     """Whether bodies are sealed before they are stored."""
 
     @property
