@@ -116,8 +116,15 @@ def test_what_is_not_there_is_named(wrong: Wrong, queue: str) -> None:
     assert wrong("topic", "unsubscribe", queue, "0" * 32, code=3)
     assert "it needs `serve --pooling --admin-mode`" in wrong("pool", "list", code=3)
     assert "it needs `serve --auth keys`" in wrong("key", "list", code=3)
-    assert "it needs `serve --admin-mode`" in wrong("quota", "show", "other", code=3)
     assert "it needs the setting encryption_key_file" in wrong("data-key", "list", code=3)
+
+
+def test_quotas_of_others_need_a_server_in_admin_mode(
+    wrong: Wrong, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ServerProcess("memory://") as server:
+        monkeypatch.setenv("ZAQAR_LITE_URL", server.url)
+        assert "it needs `serve --admin-mode`" in wrong("quota", "show", "other", code=3)
 
 
 def test_a_file_that_holds_no_permission_is_refused(wrong: Wrong) -> None:
