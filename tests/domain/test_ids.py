@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from zaqar_lite.domain.ids import (
     MAX_POSITION,
     Marker,
+    are_message_ids,
     format_marker,
     is_claim_id,
     is_message_id,
@@ -75,3 +76,10 @@ def test_anything_else_is_neither_a_marker_nor_an_id(text: str) -> None:
     assert parse_marker(text) is None
     assert not is_message_id(text)
     assert not is_claim_id(text)
+
+
+@given(
+    st.lists(st.sampled_from(["0" * 32, "f" * 32, "0" * 31, "", ",", "0" * 32 + "," + "0" * 32]))
+)
+def test_many_are_message_ids_where_each_of_them_is(texts: list[str]) -> None:
+    assert are_message_ids(texts) is all(map(is_message_id, texts))
