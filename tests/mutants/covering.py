@@ -125,6 +125,12 @@ class Covering:
         """
         found = [test for test in self.covering(change) if not test.is_of(without)]
         entering = {test.name for test in found}
+        # What a server runs in a process of its own is not recorded.
+        found += [
+            test
+            for test in self._tests
+            if test.name not in entering and not test.is_of(without) and _is_like(test, change)
+        ]
         far: dict[str, tuple[bool, float, float, str]] = {}
         for file in {test.file for test in found}:
             of_file = self._of_file[file]
@@ -172,6 +178,13 @@ class Covering:
             for test in self._tests
             if any(name.startswith(f"{change.path} ") for name in test.functions)
         ]
+
+
+def _is_like(test: Test, change: Change) -> bool:
+    """Whether a file of tests, or its folder, is named like a module, or its package."""
+    path = Path(change.path)
+    names = {path.stem, *path.parts[2:-1]} - {"__init__", "api", "service", "storage", "v2"}
+    return bool(names & {*Path(test.file.replace("test_", "")).with_suffix("").parts})
 
 
 def _spread(tests: Sequence[Test]) -> list[Test]:
