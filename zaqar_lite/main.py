@@ -120,10 +120,7 @@ def create_app(
         _prepare(settings, services.keys, services.quotas),
     )
     readiness = Readiness(
-        messages,
-        startup.check,
-        settings.data_directory if settings.keeps_files else None,
-        needs_room=settings.needs_free_disk,
+        messages, startup.check, settings.data_directory if settings.needs_free_disk else None
     )
     app = build_app(
         services,

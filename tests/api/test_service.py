@@ -94,21 +94,24 @@ async def test_a_low_disk_refuses_posts_and_lets_consumers_make_room(
         assert "zaqar_lite_store_disk_is_low 1" in (await api.call("GET", "/metrics")).text
 
 
+@pytest.mark.parametrize("is_made_anew", [False, True])
 async def test_a_directory_that_is_gone_is_not_called_full(
-    make_api: MakeApi, tmp_path: Path
+    make_api: MakeApi, tmp_path: Path, is_made_anew: bool
 ) -> None:
-    """Removed, renamed or unmounted below a server, whose files are open still."""
+    """Removed or renamed below a server, whose files are open still, or another in its place."""
     place, away = tmp_path / "store", tmp_path / "away"
     async with make_api(store=f"embedded:{place}", store_options={"disk_reserve": 0}) as api:
         posted, path = {"messages": [{"body": 1}]}, "/v2/queues/queue/messages"
         await api.expect(201, "POST", path, posted)
         place.rename(away)
-        ready = await api.expect(503, "GET", "/readyz")
-        assert "disk: the store's directory: No such file" in ready.text
-        gone = "The store's directory is gone, put it back"
+        if is_made_anew:
+            place.mkdir()
+        gone = "The store's file is gone, put it back"
         await until(partial(api.call, "POST", path, posted), lambda answer: gone in answer.text)
+        assert f"store: {gone}" in (await api.expect(503, "GET", "/readyz")).text
         away.rename(place)
         await until(partial(api.call, "POST", path, posted), lambda answer: answer.is_success)
+        await api.expect(200, "GET", "/readyz")
 
 
 async def test_shows_the_home_document(api: Api) -> None:

@@ -146,7 +146,7 @@ async def _timed(name: str, operation: Awaitable[T]) -> tuple[Outcome, T | None]
 _PATIENCE = 2.0
 """Seconds that the store has to answer; probes give up after little more."""
 MIN_FREE = 16 << 20
-"""Bytes that the disk of a store which keeps no reserve itself must have free."""
+"""Bytes that the disk of a store with files must have free."""
 
 
 class Check(NamedTuple):
@@ -164,20 +164,15 @@ class Readiness:
     """Tell whether the server is ready: its store is open and takes writes, and it does not stop.
 
     Anybody may ask, so no problem says where the store is: the log does. `directory` is where the
-    store's files lie, None for a store elsewhere; `needs_room` says that it keeps no reserve.
+    store's files lie, None for a store elsewhere.
     """
 
     def __init__(
-        self,
-        store: MessageStore,
-        check_open: Callable[[], None],
-        directory: Path | None,
-        *,
-        needs_room: bool,
+        self, store: MessageStore, check_open: Callable[[], None], directory: Path | None
     ) -> None:
         self._store = store
         self._check_open = check_open
-        self._directory, self._needs_room = directory, needs_room
+        self._directory = directory
         self._draining = False
 
     def drain(self) -> None:
@@ -216,6 +211,6 @@ class Readiness:
         except OSError as exc:
             return f"the store's directory: {exc.strerror}"
         free = found.f_bavail * found.f_frsize
-        if self._needs_room and free < MIN_FREE:
+        if free < MIN_FREE:
             return f"{free >> 20} MiB are free; {MIN_FREE >> 20} are needed"
         return None

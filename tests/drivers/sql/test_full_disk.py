@@ -119,7 +119,7 @@ async def test_who_empties_the_store_goes_on(
     found = await store.bodies(QUEUE)
     assert found == [*stored[done:], "again"]
     assert "nearly full" in caplog.text
-    assert "has room again" in caplog.text
+    assert "takes posts again" in caplog.text
     await store.messages.purge(QUEUE)
     again: list[str] = []
     for _ in range(100):  # sweeps give the room back in bounded steps

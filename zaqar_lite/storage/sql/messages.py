@@ -83,6 +83,7 @@ class SqlMessageStore(MessageStore):
 
     async def ping(self) -> None:
         self._db.check_writable()
+        self._db.room.check_file()
 
     def condition(self) -> Condition:
         return self._db.condition()

@@ -383,9 +383,9 @@ class InFile(InRam):
     def has_room(self) -> bool:
         """Whether the disk has room beyond the reserve, which is for whoever empties the store.
 
-        What the WAL has still to bring to the file needs room too.
+        What the file has still to get from the WAL counts. Raises OSError: the file is gone.
         """
-        disk = os.statvfs(self.directory)
+        disk = os.statvfs(self.file)
         reserve, size = self._reserve, disk.f_blocks * disk.f_frsize
         self._restart_at = min(_RESTART_AT, size // 4)
         if reserve is None:
@@ -428,12 +428,17 @@ class Room:
             try:
                 self._problem = "" if self._place.has_room() else _LOW
             except OSError as exc:
-                self._problem = f"The store's directory is gone, put it back ({exc.strerror})."
-            if self._problem and not before:
+                self._problem = f"The store's file is gone, put it back ({exc.strerror})."
+            if self._problem not in ("", before):
                 logger.error("%s", self._problem)
             elif before and not self._problem:
-                logger.warning("the store's disk has room again")
+                logger.warning("the store takes posts again")
         return not self._problem
+
+    def check_file(self) -> None:
+        """Refuse where the file is gone. Raises Unavailable."""
+        if not self.is_left() and self._problem != _LOW:
+            self.check()
 
     def check(self) -> None:
         """Refuse to store more when only the reserve is left. Raises Unavailable."""
