@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from tests.services.process import Process, free_port, wait_until
+from tests.services.process import Process, free_port, run_program, wait_until
 
 PING_HEADERS = {"Client-ID": "3381af92-2b9e-11e3-b191-71861300734c", "X-Project-Id": "ping"}
 
@@ -25,14 +25,10 @@ def environment() -> dict[str, str]:
 
 def serve_in_vain(*words: object, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
     """Run `zaqar-lite serve`, on some free port, that ends by itself."""
-    return subprocess.run(
+    return run_program(
         [sys.executable, "-m", "zaqar_lite.cli", "serve", "--port", "0", *map(str, words)],
         cwd=cwd,
         env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
     )
 
 

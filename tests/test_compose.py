@@ -23,7 +23,7 @@ import yaml
 from tests import services
 from tests.commands.test_help import the_parser
 from tests.conftest import StartServer
-from tests.services.process import find_program, wait_until
+from tests.services.process import find_program, run_program, wait_until
 from zaqar_lite.storage.registry import find_driver
 
 ROOT = Path(__file__).parents[1]
@@ -160,7 +160,7 @@ def test_our_server_starts_with_the_command_of_the_service(
 def run_health_check(service: Mapping[str, Any], environment: Mapping[str, str]) -> None:
     program, *words = service["healthcheck"]["test"][1:]
     path = str(Path(sys.executable).with_name(program))
-    subprocess.run([path, *words], env=dict(environment), check=True, capture_output=True)
+    run_program([path, *words], env=dict(environment), check=True)
 
 
 def test_redis_starts_with_the_command_of_the_service(tmp_path: Path) -> None:

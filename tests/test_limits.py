@@ -1,11 +1,12 @@
 """A test that hangs, and a worker that dies, are named, and the run goes on to its end."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.services.process import run_program
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.timeout(180)
@@ -76,14 +77,10 @@ def run_pytest(folder: Path, *words: str, **files: str) -> str:
     (folder / "conftest.py").write_text(HOOKS)
     for name, text in files.items():
         (folder / f"{name}.py").write_text(text)
-    ran = subprocess.run(
+    ran = run_program(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words, str(folder)],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
     )
     assert ran.returncode == 1, ran.stdout + ran.stderr
     return ran.stdout

@@ -2,14 +2,13 @@
 
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.services.process import find_program
+from tests.services.process import find_program, run_program
 from zaqar_lite.api.application import Application
 from zaqar_lite.main import create_app
 from zaqar_lite.server.loading import load
@@ -61,9 +60,7 @@ def test_every_metric_that_is_named_exists(name: str) -> None:
 def test_the_rules_do_what_their_tests_say() -> None:
     promtool = find_program("promtool", package="prometheus")
     for words in (["check", "rules", "alerts.yaml"], ["test", "rules", "alerts-test.yaml"]):
-        done = subprocess.run(
-            [promtool, *words], cwd=FILES, capture_output=True, text=True, check=False
-        )
+        done = run_program([promtool, *words], cwd=FILES)
         assert done.returncode == 0, done.stdout + done.stderr
     rules = {rule["alert"] for rule in documents("alerts.yaml")[0]["groups"][0]["rules"]}
     for test in documents("alerts-test.yaml")[0]["tests"]:
@@ -75,13 +72,7 @@ def test_promtool_reads_what_a_scrape_shows() -> None:
     app = application()
     shown = [["p", 'q"\\', 1, 1, 1, 1, True]]
     page = app.metrics.show({**COUNTED, "shown": shown})
-    done = subprocess.run(
-        [promtool, "check", "metrics"],
-        input=page,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_program([promtool, "check", "metrics"], input=page)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -141,11 +132,6 @@ def test_systemd_takes_the_unit(tmp_path: Path, with_credentials: bool) -> None:
         assert {file for _, file in named} == set(re.findall(r"LoadCredential=([^:]+):/", text))
     unit = tmp_path / "zaqar-lite.service"
     unit.write_text(text.replace("/opt/zaqar-lite/bin/zaqar-lite", "/bin/true"))
-    done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(unit)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_program(["systemd-analyze", "verify", "--man=no", str(unit)])
     assert done.returncode == 0, done.stderr
     assert "zaqar-lite.service" not in done.stderr, done.stderr

@@ -17,7 +17,7 @@ import pytest
 
 from tests.api.sockets import Raw, request
 from tests.server import ServerProcess, environment, serve_in_vain
-from tests.services.process import free_port, listens, wait_until
+from tests.services.process import free_port, listens, run_program, wait_until
 from zaqar_lite.bench.machine import cpu_seconds
 from zaqar_lite.cli import main
 
@@ -76,11 +76,9 @@ def test_a_start_imports_nothing_that_most_requests_do_without() -> None:
         "slow = {'fastapi', 'starlette', 'aiohttp', 'redis', 'pymongo', 'zaqar_lite.client'}\n"
         "print(sorted(slow & set(sys.modules)))"
     )
-    done = subprocess.run(
+    done = run_program(
         [sys.executable, "-c", program],
-        capture_output=True,
         check=True,
-        text=True,
         env={**os.environ, "ZAQAR_LITE_STORE": "memory://"},
     )
     assert done.stdout == "[]\n"
@@ -198,9 +196,7 @@ def test_the_command_names_the_extra_that_is_missing() -> None:
         "import sys; sys.modules['uvicorn'] = None\n"
         "from zaqar_lite.cli import main; raise SystemExit(main(['serve']))"
     )
-    finished = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False
-    )
+    finished = run_program([sys.executable, "-c", code])
     assert finished.returncode == 2
     assert "zaqar-lite[server]" in finished.stderr
 

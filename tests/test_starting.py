@@ -5,7 +5,6 @@ import json
 import os
 import resource
 import signal
-import subprocess
 import sys
 import uuid
 from pathlib import Path
@@ -14,7 +13,7 @@ import httpx
 import pytest
 
 from tests.server import ServerProcess
-from tests.services.process import find_program, free_port, listens, wait_until
+from tests.services.process import find_program, free_port, listens, run_program, wait_until
 from tests.services.redis import start_redis
 from tests.test_tls import make_certificate, over_tls, subject
 
@@ -115,15 +114,11 @@ sys.exit(serve.run(parser.parse_args()))
 
 
 def test_an_error_in_the_moment_in_which_the_start_ends_is_no_traceback() -> None:
-    finished = subprocess.run(
+    finished = run_program(
         [
             *(sys.executable, "-c", FAILS_AS_IT_STARTS, "serve"),
             *("--store", "memory://", "--port", str(free_port())),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+        ]
     )
     assert "It never works." in finished.stderr
     assert "Traceback" not in finished.stderr

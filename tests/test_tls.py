@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import ssl
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from websockets.protocol import State
 from websockets.uri import parse_uri
 
 from tests.server import ServerProcess, serve_in_vain
+from tests.services.process import run_program
 from zaqar_lite.client import AsyncClient, Client, RetryPolicy, Unreachable
 from zaqar_lite.server.tls import Certificate
 
@@ -27,7 +27,7 @@ def make_certificate(
 ) -> tuple[Path, Path]:
     """A certificate that signs itself, of this machine or other names, and its key."""
     cert, key = folder / f"{name}.pem", folder / f"{name}.key"
-    subprocess.run(
+    run_program(
         [
             *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
             *("-nodes", "-days", "2", "-subj", f"/CN={name}"),
@@ -35,7 +35,6 @@ def make_certificate(
             *("-keyout", str(key), "-out", str(cert)),
         ],
         check=True,
-        capture_output=True,
     )
     return cert, key
 
@@ -238,7 +237,7 @@ def test_files_that_can_not_be_used_are_one_line(tmp_path: Path) -> None:
     _, other = make_certificate(tmp_path, "second")
     missing, sealed = tmp_path / "missing", tmp_path / "sealed"
     seal = ("openssl", "ec", "-in", str(key), "-out", str(sealed), "-aes256", "-passout", "pass:x")
-    subprocess.run(seal, check=True, capture_output=True)
+    run_program(seal, check=True)
     for words in ((cert, missing), (cert, other), (key, key), (cert, sealed)):
         done = serve_in_vain("--store", "memory://", "--tls-cert", words[0], "--tls-key", words[1])
         assert done.returncode == 1

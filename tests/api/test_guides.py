@@ -1,11 +1,11 @@
 """The commands of the guides run as they are written."""
 
 import re
-import subprocess
 import textwrap
 from pathlib import Path
 
 from tests.server import ServerProcess
+from tests.services.process import run_program
 
 SOURCE = Path(__file__).parents[2] / "api-ref" / "source"
 
@@ -19,12 +19,8 @@ def run(commands: str) -> str:
             ("uuidgen", "cat /proc/sys/kernel/random/uuid"),
         ):
             commands = commands.replace(written, here)
-        finished = subprocess.run(
-            ["bash", "-euc", 'curl() { command curl -sS --fail "$@"; }\n' + commands],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
+        finished = run_program(
+            ["bash", "-euc", 'curl() { command curl -sS --fail "$@"; }\n' + commands]
         )
     assert finished.returncode == 0, finished.stderr
     return finished.stdout

@@ -15,7 +15,7 @@ import pytest
 from tests.api.conftest import CLIENT_ID, Api, MakeApi
 from tests.server import ServerProcess
 from tests.services.environments import OPENAPI_GENERATOR
-from tests.services.process import find_program
+from tests.services.process import find_program, run_program
 
 pytestmark = pytest.mark.anyio
 EXAMPLES = os.environ.get(
@@ -129,16 +129,13 @@ def make_client(document: Any, folder: Path) -> None:
     # The tool asks to be told what other media types hold; it would format by any ruff.
     config = {"content_type_overrides": {PATCH: JSON, SQS: JSON}, "post_hooks": []}
     (folder / "config.json").write_text(json.dumps(config))
-    made = subprocess.run(
+    made = run_program(
         [
             str(Path(sys.executable).with_name("openapi-python-client")),
             *("generate", "--path", "openapi.json", "--config", "config.json", "--meta", "none"),
             *("--output-path", "made_client", "--fail-on-warning"),
         ],
         cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert made.returncode == 0, made.stdout + made.stderr
 
@@ -148,7 +145,7 @@ def test_no_documented_or_undocumented_input_makes_a_5xx() -> None:
     # Nobody waits here: a request that waits for a minute is right, and says nothing.
     env = {"ZAQAR_LITE_SIGNED_URL_SECRET_KEY": "secret" * 6, "ZAQAR_LITE_MAX_WAIT": "0"}
     with ServerProcess("memory://", "--admin-mode", "--sqs", env=env) as server:
-        finished = subprocess.run(
+        finished = run_program(
             [
                 str(Path(sys.executable).with_name("schemathesis")),
                 *("run", f"{server.url}/openapi.json", "--checks", "all"),
@@ -156,12 +153,8 @@ def test_no_documented_or_undocumented_input_makes_a_5xx() -> None:
                 *("--exclude-operation-id", ENDLESS, "--phases", PHASES),
                 *("-H", f"Client-ID: {CLIENT_ID}", "-H", "X-Project-ID: fuzz"),
             ],
-            capture_output=True,
-            text=True,
             env={**os.environ, "SCHEMATHESIS_HOOKS": "tests.api.schemathesis_hooks"},
             cwd=Path(__file__).parents[2],
-            timeout=600,
-            check=False,
         )
         assert finished.returncode == 0, finished.stdout[-6000:] + finished.stderr[-2000:]
         assert "unexpected error" not in server.log()

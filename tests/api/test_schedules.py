@@ -46,6 +46,8 @@ async def test_it_fires_by_the_clock_and_by_hand(api: Api) -> None:
     await api.expect(201, "PUT", "/v2/schedules/waker", waker)
     assert await bodies(api, 2) == [{"report": 1}] * 2
     assert (await api.call("GET", PATH)).json()["counts"]["fired"] == 1
+    over = await api.expect(200, "PATCH", PATH, {"end": "2020-01-01T00:00:00Z"})
+    assert "Zaqar-Lite-Warning" not in over.headers  # it has done something
 
 
 async def test_null_takes_a_field_away(api: Api) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.docs import pages
 from tests.server import ServerProcess
+from tests.services.process import run_program
 
 SDK = pages.SOURCE / "sdk.rst"
 
@@ -60,19 +61,10 @@ def test_an_empty_environment_needs_only_the_base_install(
     program = blocks()[0].replace(pages.URL, clean_server.url)
     absent = "import importlib.util as u; assert not any(map(u.find_spec, {!r}))"
     check = absent.format(["fastapi", "uvicorn", "pydantic", "redis", "pymongo", "httpx"])
-    done = subprocess.run(
-        [python, "-c", f"{check}\n{program}"],
-        check=True,
-        cwd=tmp_path,
-        env=env,
-        capture_output=True,
-        text=True,
-    )
+    done = run_program([python, "-c", f"{check}\n{program}"], check=True, cwd=tmp_path, env=env)
     assert done.stdout.endswith("left\n")
     words = [str(tmp_path / "venv" / "bin" / "zaqar-lite"), "queue", "stats", "orders"]
-    subprocess.run([*words, "--url", clean_server.url], check=True, env=env, capture_output=True)
-    refused = subprocess.run(
-        [words[0], "serve"], check=False, env=env, capture_output=True, text=True
-    )
+    run_program([*words, "--url", clean_server.url], check=True, env=env)
+    refused = run_program([words[0], "serve"], env=env)
     assert refused.returncode == 2
     assert "zaqar-lite[server]" in refused.stderr

@@ -1,7 +1,6 @@
 """The pytest plugin: the guide's example, run by pytest as its readers run it."""
 
 import os
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 
 from tests.client.test_documentation import blocks
 from tests.docs.pages import ROOT
+from tests.services.process import run_program
 from zaqar_lite import testing
 from zaqar_lite.testing import ZaqarClock
 
@@ -38,15 +38,7 @@ def test_the_example_of_the_guide_passes_in_a_run_of_its_own(tmp_path: Path) -> 
     # Only ours: the other plugins of this environment take ten seconds to import.
     environment = {**os.environ, "PYTEST_ADDOPTS": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     environment |= {"ZAQAR_LITE_PORT": "1"}
-    done = subprocess.run(
-        [sys.executable, *words, str(tmp_path)],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = run_program([sys.executable, *words, str(tmp_path)], cwd=tmp_path, env=environment)
     assert "3 passed" in done.stdout, done.stdout + done.stderr
 
 

@@ -10,6 +10,7 @@ from functools import partial
 
 import pytest
 
+from tests.services.process import run_program
 from zaqar_lite.client import TimeLimitExceeded
 from zaqar_lite.client.time_limit import limited
 
@@ -24,7 +25,7 @@ def busy(seconds: float) -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_an_exception_at_any_bytecode_of_leaving_leaves_nothing_half_done() -> None:
     command = [sys.executable, "-m", "tests.client.planting"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    done = run_program(command, check=True)
     places, _, said = done.stdout.strip().partition(" ")
     assert said == "in all"
     assert int(places) > 20
@@ -106,7 +107,5 @@ def test_a_traced_function_begins_after_a_limited_one(limit: float) -> None:
         sys.settrace(lambda *_: None)
         (lambda: print("ended"))()
     """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
-    )
+    done = run_program([sys.executable, "-c", code], check=True)
     assert done.stdout == "ended\n"

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.server import ServerProcess
-from tests.services.process import free_port
+from tests.services.process import free_port, run_program
 from zaqar_lite.bench import machine
 
 BENCH = (sys.executable, "-m", "zaqar_lite.cli", "bench", "--scenario", "post1")
 
 
 def bench(*words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([*BENCH, *words], capture_output=True, text=True, check=False, timeout=60)
+    return run_program([*BENCH, *words])
 
 
 @pytest.mark.parametrize(

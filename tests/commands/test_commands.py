@@ -13,7 +13,7 @@ import pytest
 from tests.client.faulty_server import GARBAGE, FaultyServer
 from tests.commands.running import ZAQAR, Run
 from tests.server import ServerProcess
-from tests.services.process import free_port
+from tests.services.process import free_port, run_program
 from zaqar_lite import __version__, cli
 from zaqar_lite.client import Client
 from zaqar_lite.durations import duration_shown
@@ -225,7 +225,7 @@ def test_options_may_stand_before_the_command(run: Run, server: ServerProcess, q
 
 def test_the_package_is_a_command_and_says_its_version() -> None:
     words = [sys.executable, "-m", "zaqar_lite", "--version"]
-    done = subprocess.run(words, capture_output=True, check=True, text=True)
+    done = run_program(words, check=True)
     assert done.stdout == f"zaqar-lite {__version__}\n"
 
 
@@ -280,7 +280,7 @@ def test_bash_completes_commands_options_and_the_queues_of_the_server_that_the_l
         subprocess.run([*ZAQAR, "completion", "bash"], stdout=written, check=True)
 
     def completed(line: str) -> list[str]:
-        done = subprocess.run(
+        done = run_program(
             ["bash", "-c", COMPLETING, "bash", line],
             env={
                 **os.environ,
@@ -288,9 +288,7 @@ def test_bash_completes_commands_options_and_the_queues_of_the_server_that_the_l
                 "PROGRAM": PATIENT,
                 "SCRIPT": str(script),
             },
-            capture_output=True,
             check=True,
-            text=True,
         )
         return done.stdout.split()
 
@@ -322,7 +320,5 @@ def test_help_imports_no_http_library_and_no_rich() -> None:
         "print(sorted(slow & set(sys.modules)))"
     )
     for words in (["--help"], ["message", "--help"], ["message", "post", "--help"]):
-        done = subprocess.run(
-            [sys.executable, "-c", program, *words], capture_output=True, check=True, text=True
-        )
+        done = run_program([sys.executable, "-c", program, *words], check=True)
         assert done.stdout.endswith("[]\n")

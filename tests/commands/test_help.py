@@ -5,7 +5,6 @@ import functools
 import json
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.server import ServerProcess
+from tests.services.process import run_program
 from zaqar_lite import cli
 from zaqar_lite.client import Client, QueueOptions
 from zaqar_lite.commands import examples
@@ -131,4 +131,4 @@ def test_the_examples_run(
 def test_the_examples_of_delays_run_without_a_broker(line: str) -> None:
     (example,) = examples.of(f"zaqar-lite {line}")
     words = shlex.split(example)[1:]
-    subprocess.run([sys.executable, "-m", "zaqar_lite", *words], check=True, capture_output=True)
+    run_program([sys.executable, "-m", "zaqar_lite", *words], check=True)

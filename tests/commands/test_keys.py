@@ -1,7 +1,6 @@
 """Keys on the command line and in the SDK, against a server that asks for them."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 
 from tests.commands.running import Run
 from tests.server import ServerProcess
+from tests.services.process import run_program
 from zaqar_lite.client import Client, Forbidden, KeyAuth, Overloaded, Unauthenticated
 
 
@@ -35,11 +35,9 @@ def keyed(run: Run, guarded: tuple[ServerProcess, str], monkeypatch: pytest.Monk
 def test_a_key_is_made_as_the_readme_says(guarded: tuple[ServerProcess, str]) -> None:
     server, admin = guarded
     command = ["zaqar_lite.cli", "key", "create", "--project", "p", "--grant", "send:*", "--json"]
-    done = subprocess.run(
+    done = run_program(
         [sys.executable, "-m", *command, "--url", server.url],
         env={"ZAQAR_LITE_KEY": admin, "PYTHONPATH": ":".join(sys.path)},
-        capture_output=True,
-        text=True,
         check=True,
     )
     made = json.loads(done.stdout)

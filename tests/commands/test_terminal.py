@@ -9,6 +9,7 @@ from tests.commands.conftest import Shown
 from tests.commands.running import ZAQAR
 from tests.record_terminal import COMMANDS, PICTURE, picture, session, text_of
 from tests.server import ServerProcess
+from tests.services.process import run_program
 from zaqar_lite.client import Client
 
 
@@ -59,10 +60,10 @@ def test_watching_goes_on_when_the_server_comes_back(queue: str) -> None:
             words_at_the_end = process.stderr.read()
             assert process.returncode == 130, words_at_the_end
         twice = [*words, "--count", "2"]
-        done = subprocess.run(twice, capture_output=True, check=False, text=True)
+        done = run_program(twice)
         assert done.returncode == 0, done.stderr
         server.kill()
-        done = subprocess.run(twice, capture_output=True, check=False, text=True)
+        done = run_program(twice)
         assert done.returncode == 4, done.stderr
 
 

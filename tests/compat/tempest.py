@@ -1,12 +1,12 @@
 """Run tempest plugins against a server, with the stand-in of Keystone."""
 
 import os
-import subprocess
 import sys
 import uuid
 from pathlib import Path
 
 from tests.keystone import Keystone, User
+from tests.services.process import run_program
 
 _CONF = """
 [DEFAULT]
@@ -70,7 +70,7 @@ class Tempest:
         for number in range(USERS):
             user = User("secret", f"{name}-{number}")
             self._keystone.state.users[f"user{number}"] = user
-        finished = subprocess.run(
+        finished = run_program(
             [str(Path(sys.executable).with_name("tempest")), *arguments],
             cwd=self._home,
             env={
@@ -81,9 +81,5 @@ class Tempest:
                 "ZAQAR_TEST_CLOCK": str(self._clock),
                 "PYTHONWARNINGS": "ignore",
             },
-            capture_output=True,
-            text=True,
-            timeout=900,
-            check=False,
         )
         return finished.returncode, finished.stdout + finished.stderr

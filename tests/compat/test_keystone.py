@@ -19,6 +19,7 @@ import pytest
 from tests.keystone import account_at, cloud_in
 from tests.server import ServerProcess
 from tests.services.keystone import PASSWORD, KeystoneServer
+from tests.services.process import run_program
 
 pytestmark = pytest.mark.slow
 CLIENT_ID = str(uuid.uuid4())
@@ -152,7 +153,7 @@ def test_the_guide_leads_to_a_list_of_queues_by_a_password(cloud: Cloud) -> None
     create, listing = guide("openstack messaging")
     for command in (create, [*listing, "-f", "json"]):
         words = [program, *words_of(cloud, user, "shop"), *command]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+        done = run_program(words)
         assert done.returncode == 0, done.stderr
         printed = done.stdout
     assert [row["Name"] for row in json.loads(printed)] == ["orders"]

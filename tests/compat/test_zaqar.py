@@ -14,7 +14,7 @@ import pytest
 from tests import services
 from tests.server import ServerProcess
 from tests.services.environments import ZAQAR
-from tests.services.process import free_port
+from tests.services.process import free_port, run_program
 
 _SIDE = Path(__file__).with_name("zaqar_side")
 _SECRET = "secret" * 6
@@ -130,13 +130,10 @@ def test_zaqars_tests_of_its_transports_pass(servers: dict[str, str], tmp_path: 
         "PYTHONPATH": str(_SIDE),
         "ZAQAR_TESTS_CONFIGS_DIR": str(tests / "etc"),
     }
-    done = subprocess.run(
+    done = run_program(
         [python, "-m", "pytest", *words, *map(str, folders)],
         env={**os.environ, **servers, **environment},
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert report.exists(), done.stdout + done.stderr
     outcomes = _outcomes(report)

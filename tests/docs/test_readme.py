@@ -16,7 +16,7 @@ import pytest
 
 from tests.docs.pages import README, ROOT, URL, blocks, commands
 from tests.server import ServerProcess
-from tests.services.process import free_port, listens, wait_until
+from tests.services.process import free_port, listens, run_program, wait_until
 from zaqar_lite.client import Client
 from zaqar_lite.storage.registry import DRIVERS, Driver
 
@@ -38,12 +38,8 @@ def run_python(source: str, server: ServerProcess) -> list[str]:
 def run_command(line: str, server: ServerProcess) -> str:
     name, *words = shlex.split(line)
     assert name == "zaqar-lite"
-    finished = subprocess.run(
+    finished = run_program(
         [sys.executable, "-m", "zaqar_lite", *words],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
         env={**os.environ, "ZAQAR_LITE_URL": server.url},
     )
     assert finished.returncode == 0, finished.stderr
@@ -52,11 +48,8 @@ def run_command(line: str, server: ServerProcess) -> str:
 
 def test_a_message_is_posted_claimed_and_deleted(fresh_server: ServerProcess) -> None:
     (block,) = blocks(README, "bash")
-    finished = subprocess.run(
+    finished = run_program(
         ["bash", "-c", "shopt -s expand_aliases\n" + block.text.replace(URL, fresh_server.url)],
-        capture_output=True,
-        text=True,
-        timeout=30,
         check=True,
     )
     posted, claimed = re.findall(r"\{.*?\]\}", finished.stdout)
@@ -136,17 +129,9 @@ def test_every_link_leads_to_a_file() -> None:
 )
 def test_the_first_command_makes_an_environment_and_a_server(tmp_path: Path) -> None:
     checkout = tmp_path / "checkout"
-    subprocess.run(["git", "clone", "--quiet", ROOT, checkout], check=True, capture_output=True)
+    run_program(["git", "clone", "--quiet", ROOT, checkout], check=True)
     line = commands(README)[0].replace("zaqar-lite serve", "zaqar-lite serve --help")
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    finished = subprocess.run(
-        ["bash", "-c", line],
-        cwd=checkout,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    finished = run_program(["bash", "-c", line], cwd=checkout, env=env)
     assert finished.returncode == 0, finished.stderr
     assert "--trust-headers" in finished.stdout

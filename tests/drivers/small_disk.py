@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.services.process import missing
+from tests.services.process import missing, run_program
 
 
 @contextmanager
@@ -20,7 +20,7 @@ def mounted(size: int) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="zaqar-disk-") as place:
         command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place]
         try:
-            subprocess.run(command, check=True, capture_output=True)
+            run_program(command, check=True)
         except (OSError, subprocess.CalledProcessError) as refused:
             missing("the right to mount a tmpfs", str(refused))
         try:

@@ -1,12 +1,12 @@
 """What can never work is refused when the stores are made, and it is told why."""
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.services.process import run_program
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.models import StoreOptions
@@ -86,6 +86,6 @@ def test_the_default_store_needs_no_extra(tmp_path: Path) -> None:
     )
     for scheme, code in (("embedded", 0), ("opendata+slatedb", 1)):
         command = [sys.executable, "-c", program, f"{scheme}://{tmp_path / scheme}"]
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+        done = run_program(command)
         assert done.returncode == code, done.stderr
     assert "pip install 'zaqar-lite[slatedb]'" in done.stderr

@@ -15,6 +15,7 @@ from tests.rabbitmq.test_apply import until
 from tests.rabbitmq.test_commands import delay
 from tests.server import ServerProcess
 from tests.services import free_port
+from tests.services.process import run_program
 
 GUIDE = Path(__file__).parents[2] / "api-ref" / "source" / "guide-long-delays.rst"
 COMMAND = re.compile(r"^ +(?:\$ )?((?:zaqar-lite|curl) (?:.*\\\n)*.*)$", re.MULTILINE)
@@ -58,7 +59,7 @@ class Reader:
 
     def curls(self, command: str) -> str:
         words = ["curl", "-s", *self.words(command)]
-        return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+        return run_program(words, check=True).stdout
 
     def relays(self, command: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-m", "zaqar_lite.cli", *self.words(command)])

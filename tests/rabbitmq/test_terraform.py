@@ -3,11 +3,11 @@
 import json
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.services.process import run_program
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.rabbitmq import exports
 from zaqar_lite.rabbitmq.topology import Anchor, Binding, Head, QueueType, Topology, Unroutable
@@ -31,14 +31,10 @@ TOPOLOGIES = [
 def run(directory: Path, *words: str) -> str:
     assert TERRAFORM is not None
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TF_CLI_CONFIG")}
-    done = subprocess.run(
+    done = run_program(
         [TERRAFORM, *words],
         cwd=directory,
         env={**environment, "TF_IN_AUTOMATION": "1", "CHECKPOINT_DISABLE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
     )
     assert done.returncode == 0, done.stderr + done.stdout
     return done.stdout

@@ -8,12 +8,11 @@ jars, npm packages of Node, and Go builds a program from the sources of the test
 import fcntl
 import hashlib
 import shutil
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.services.process import find_program, missing, skip_in_quick_run
+from tests.services.process import find_program, missing, run_program, skip_in_quick_run
 
 ROOT = Path(__file__).parents[2] / ".cache" / "services"
 
@@ -55,7 +54,7 @@ class Environment:
 
     def _install(self) -> None:
         for command in self._commands():
-            result = subprocess.run(command, capture_output=True, text=True, check=False)
+            result = run_program(command)
             if result.returncode != 0:
                 words = (result.stdout + result.stderr)[-2000:]
                 missing(f"{self.package} {self.version}", f"it could not be installed:\n{words}")

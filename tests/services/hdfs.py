@@ -1,7 +1,6 @@
 """HDFS: a namenode and a datanode, from the jar that Hadoop's own tests run."""
 
 import importlib.util
-import subprocess
 from pathlib import Path
 
 import httpx
@@ -14,6 +13,7 @@ from tests.services.process import (
     free_ports,
     make_data_directory,
     missing,
+    run_program,
 )
 
 _SERVER = "org.apache.hadoop.hdfs.server"
@@ -53,7 +53,7 @@ def start_hdfs() -> Service:
     given = [word for name, value in settings.items() for word in ("-D", f"{name}={value}")]
     namenode = [*java, f"{_SERVER}.namenode.NameNode", *given]
     datanode = [*java, f"{_SERVER}.datanode.DataNode", *given]
-    subprocess.run([*namenode, "-format"], check=True, capture_output=True, cwd=data)
+    run_program([*namenode, "-format"], check=True, cwd=data)
     return Service(
         url=url,
         data=data,

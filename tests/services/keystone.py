@@ -7,7 +7,6 @@ environment, and copied for each server.
 import fcntl
 import os
 import shutil
-import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from tests.services.process import (
     free_port,
     make_data_directory,
     missing,
+    run_program,
 )
 
 _NODE = Path(__file__).with_name("keystone_side") / "keystone_node.py"
@@ -104,7 +104,7 @@ def keystone_directory() -> Path:
         if not kept.exists():
             draft = kept.with_name(f"{kept.name}.{time.time_ns()}")
             command = [python, str(_NODE), "make", str(draft)]
-            made = subprocess.run(command, capture_output=True, text=True, check=False)
+            made = run_program(command)
             if made.returncode != 0:
                 shutil.rmtree(draft, ignore_errors=True)
                 missing("a Keystone", f"its database could not be made:\n{made.stderr[-2000:]}")

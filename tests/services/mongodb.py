@@ -9,7 +9,6 @@ Each process of a test run has a database of its own, which is in the URL and go
 
 import os
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ import pymongo
 from pymongo.errors import OperationFailure, PyMongoError
 
 from tests.services.environments import SECANTUSDB
-from tests.services.process import Process, Service, free_port, make_data_directory
+from tests.services.process import Process, Service, free_port, make_data_directory, run_program
 
 URL_VARIABLE, PROGRAM_VARIABLE = "ZAQAR_TEST_MONGODB_URL", "ZAQAR_TEST_MONGOD"
 _NOT_INITIATED = 94
@@ -97,7 +96,7 @@ def describe_mongo() -> str:
         except PyMongoError as exc:
             return f"a server of yours, which does not answer ({type(exc).__name__})"
     if program:
-        words = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
+        words = run_program([program, "--version"])
         return f"{program}, {(words.stdout or words.stderr).splitlines()[0]}"
     return f"{SECANTUSDB.package} {SECANTUSDB.version}, a stand-in"
 

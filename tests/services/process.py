@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn, Self, TextIO
+from typing import Any, NoReturn, Self, TextIO
 
 import httpx
 import pytest
@@ -52,6 +52,13 @@ def find_program(name: str, package: str, *places: str) -> str:
     if found is None:
         missing(name, f"apt-get install {package} (tests/run does it as root)")
     return found
+
+
+def run_program(
+    command: Sequence[Any], *, check: bool = False, **options: Any
+) -> "subprocess.CompletedProcess[str]":
+    """Run a program to its end, which the limit of the test bounds, and keep what it prints."""
+    return subprocess.run(command, check=check, capture_output=True, text=True, **options)
 
 
 def free_ports(count: int) -> tuple[int, ...]:

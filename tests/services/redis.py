@@ -1,7 +1,6 @@
 """Redis: one server, a master with a replica and three sentinels, or a cluster."""
 
 import socket
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from tests.services.process import (
     find_program,
     free_ports,
     make_data_directory,
+    run_program,
     wait_until,
 )
 
@@ -160,13 +160,12 @@ def start_redis_cluster(
     try:
         for node in nodes:
             node.start()
-        subprocess.run(
+        run_program(
             [
                 *(find_program("redis-cli", "redis-tools"), "--cluster", "create", *addresses),
                 *("--cluster-replicas", str(replicas), "--cluster-yes"),
             ],
             check=True,
-            capture_output=True,
             timeout=60,
         )
         return cluster.start()
@@ -247,10 +246,4 @@ def _answers(port: int) -> bool:
 
 def _cli(port: int, *words: str) -> str:
     program = find_program("redis-cli", "redis-tools")
-    return subprocess.run(
-        [program, "-h", "127.0.0.1", "-p", str(port), *words],
-        capture_output=True,
-        text=True,
-        timeout=10,
-        check=False,
-    ).stdout
+    return run_program([program, "-h", "127.0.0.1", "-p", str(port), *words], timeout=10).stdout

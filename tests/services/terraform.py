@@ -7,12 +7,11 @@ The build takes one to two minutes the first time, and is kept.
 import fcntl
 import os
 import shutil
-import subprocess
 import tempfile
 from pathlib import Path
 
 from tests.services.environments import ROOT
-from tests.services.process import missing
+from tests.services.process import missing, run_program
 
 VERSION = "1.8.0"
 _PLUGINS = ROOT / f"terraform-provider-rabbitmq-{VERSION}"
@@ -33,9 +32,7 @@ def rabbitmq_provider() -> Path:
     go = shutil.which("go")
     if go is None:
         missing("go", "install Go 1.19 or later")
-    system = subprocess.run(
-        [go, "env", "GOOS", "GOARCH"], capture_output=True, text=True, check=True
-    )
+    system = run_program([go, "env", "GOOS", "GOARCH"], check=True)
     folder = _PLUGINS / "registry.terraform.io/cyrilgdn/rabbitmq" / VERSION
     program = folder / "_".join(system.stdout.split()) / f"terraform-provider-rabbitmq_v{VERSION}"
     ROOT.mkdir(parents=True, exist_ok=True)
@@ -50,13 +47,10 @@ def _build(go: str, program: Path) -> None:
     with tempfile.TemporaryDirectory() as place:
         (Path(place) / "go.mod").write_text(_MODULE)
         built = Path(place) / program.name
-        done = subprocess.run(
+        done = run_program(
             [go, "build", "-mod=mod", "-trimpath", "-ldflags=-s -w", "-o", str(built), _NAME],
             cwd=place,
             env={**os.environ, "CGO_ENABLED": "0"},
-            capture_output=True,
-            text=True,
-            check=False,
         )
         if done.returncode != 0:
             missing("the provider of RabbitMQ", f"Go can't build it:\n{done.stderr[-2000:]}")

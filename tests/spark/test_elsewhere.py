@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 import sys
 import textwrap
 import uuid
@@ -13,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.server import ServerProcess
+from tests.services.process import run_program
 from tests.spark.conftest import environment
 from tests.spark.jobs_driver import ROWS
 from zaqar_lite.client import Client
@@ -25,14 +25,10 @@ ROOT = Path(__file__).parents[2]
 def test_jobs_run_elsewhere(
     where: str, server: ServerProcess, client: Client, queue: str, tmp_path: Path
 ) -> None:
-    finished = subprocess.run(
+    finished = run_program(
         [sys.executable, "-m", "tests.spark.jobs_driver", server.url, queue, str(tmp_path), where],
         cwd=tmp_path,
         env=environment(ROOT),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
     )
     assert finished.returncode == 0, finished.stderr[-3000:]
     assert json.loads(finished.stdout.splitlines()[-1]) == {

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.server import ServerProcess
+from tests.services.process import run_program
 from tests.spark.conftest import environment
 from zaqar_lite.client import Client
 
@@ -48,14 +49,10 @@ def test_an_installed_wheel_is_found_without_a_call(
         shutil.copytree(ROOT / name, source / name, ignore=skipped)
     pip = [*_pip(), "-q", "--no-deps"]
     subprocess.run([*pip, "--target", site, source], check=True)
-    finished = subprocess.run(
+    finished = run_program(
         [sys.executable, "-c", PROGRAM, str(site), server.url, queue],
         cwd=tmp_path,
         env=environment(site),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
     )
     assert "read 3" in finished.stdout, finished.stderr[-3000:]
     assert client.stats(queue).total == 3

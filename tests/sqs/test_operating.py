@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import pytest
 from tests.api.conftest import MakeApi
 from tests.api.sockets import Raw, request
 from tests.server import ServerProcess
+from tests.services.process import run_program
 from tests.sqs.conftest import ACCOUNT, HOST, Sqs, ask_server
 
 pytestmark = pytest.mark.anyio
@@ -124,7 +124,7 @@ async def test_the_older_protocol_is_refused_in_its_own_form(make_api: MakeApi) 
 def test_a_post_takes_few_calls_and_no_more_beside_sqs() -> None:
     def calls(*options: str) -> Any:
         command = [sys.executable, str(ROOT / "tests" / "http_calls.py"), *options]
-        done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+        done = run_program(command, cwd=ROOT, check=True)
         found = json.loads(done.stdout)
         return found["functions"], found["depth"], round(found["calls"])
 

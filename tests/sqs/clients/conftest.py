@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from tests.services.environments import (
     SQS_OF_JAVA,
     SQS_OF_NODE,
 )
-from tests.services.process import find_program, missing
+from tests.services.process import find_program, missing, run_program
 
 SIDE = Path(__file__).with_name("side")
 IS_LONG = "ZAQAR_TEST_ALL" in os.environ
@@ -97,16 +96,7 @@ def run_steps(
     command: list[str], url: str, *, cwd: Path | None = None, source: str | None = None
 ) -> Told:
     """Run a client's program."""
-    done = subprocess.run(
-        command,
-        env=environment_of(url),
-        cwd=cwd,
-        input=source,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    done = run_program(command, env=environment_of(url), cwd=cwd, input=source)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     return Told({line.pop("step"): line for line in lines}, done.stderr)
 
