@@ -288,7 +288,7 @@ REFUSED = (
             *each("release", [{}]),
             {"release": [{"id": "a"}], "delete": ["a"]},
             *each("extend", [{"id": "a"}]),
-            *each("dead", [{"id": "a", "ttl": 60}]),
+            ({"dead": [{"id": "a", "ttl": 60}]}, "unknown field `ttl` - at `$.dead[0]`."),
             *each("unknown", []),
         ],
     ),

@@ -56,7 +56,7 @@ class Handler(LocalHandler):
             return 200, json.dumps({"messages": popped}).encode()
         key = self.headers["Idempotency-Key"]
         with server.lock:
-            if key not in server.answers:
+            if not key or key not in server.answers:
                 first = len(server.stored)
                 messages = json.loads(body)["messages"]
                 server.stored.extend(message["body"] for message in messages)

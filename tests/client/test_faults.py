@@ -17,6 +17,7 @@ from zaqar_lite.client import (
     AsyncClient,
     BadAnswer,
     Client,
+    NewMessage,
     Overloaded,
     Resend,
     RetryPolicy,
@@ -80,6 +81,9 @@ async def test_a_post_survives_and_is_stored_once(
     assert len(keys) == 1
     await client.post("q", "another")
     assert faulty.seen[-1][1]["Idempotency-Key"] not in keys
+    faulty.script.extend(script)
+    await client.post_batch("q", ["no key", NewMessage(body="a key", idempotency_key="k")])
+    assert faulty.stored[2:] == ["no key", "a key"]
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 409, 413, 500])
