@@ -3,10 +3,12 @@
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar, overload
 
 from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.service.background import Worker
 
 T = TypeVar("T")
 
@@ -44,6 +46,16 @@ async def rounds_beside(work: Awaitable[T]) -> tuple[int, T]:
         await asyncio.sleep(0)
         rounds += 1
     return rounds, await task
+
+
+@asynccontextmanager
+async def at_work(worker: Worker) -> AsyncIterator[None]:
+    """Let a worker in the background go on beside the block."""
+    worker.start()
+    try:
+        yield
+    finally:
+        await worker.stop()
 
 
 async def until_available(act: Callable[[], Awaitable[T]], *, seconds: float = 30) -> T:

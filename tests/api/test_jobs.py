@@ -13,7 +13,7 @@ import pytest
 from tests.api.conftest import Api, MakeApi, nested
 from tests.contract.pausing import pause_before
 from tests.service.composed import Composed
-from tests.waiting import until
+from tests.waiting import at_work, until
 from zaqar_lite.api.request import request_of
 from zaqar_lite.api.v2.jobs import JobActions
 from zaqar_lite.domain.clock import Clock
@@ -174,12 +174,8 @@ async def test_a_job_that_can_never_go_on_fails(under_way: int) -> None:
     job.under_way, job.reached = under_way, last * under_way
     name = running_name(queue, JobAct.REDRIVE)
     await management.put_record(RUNNING, "p", name, msgspec.json.encode(job), expected=0)
-    runner = JobRunner(jobs, clock, lambda: 0)
-    runner.start()
-    try:
+    async with at_work(JobRunner(jobs, clock, lambda: 0)):
         await until(lambda: jobs.read(queue, JobAct.REDRIVE), lambda running: running[0] is None)
-    finally:
-        await runner.stop()
     [found] = await jobs.list_jobs(queue, JobAct.REDRIVE)
     assert (found.state, found.done) == ("failed", 0)
     assert "log" in found.error
@@ -192,12 +188,8 @@ async def test_what_was_done_before_a_crash_is_not_told_as_gone() -> None:
     job.under_way, job.reached, job.bound = 1, 1, {"back": 1}
     name = running_name(queue, JobAct.REDRIVE)
     await composed.management.put_record(RUNNING, "p", name, msgspec.json.encode(job), expected=0)
-    runner = JobRunner(jobs, composed.clock, lambda: 0)
-    runner.start()
-    try:
+    async with at_work(JobRunner(jobs, composed.clock, lambda: 0)):
         await until(lambda: jobs.read(queue, JobAct.REDRIVE), lambda running: running[0] is None)
-    finally:
-        await runner.stop()
     request = request_of("GET", b"/v2/queues/letters/redrives", b"", ())
     request.queue = queue
     nobody: Any = None

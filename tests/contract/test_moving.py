@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, bury, fail, ids, new, some, texts
-from tests.waiting import until
+from tests.waiting import at_work, until
 from zaqar_lite.domain.attempts import Ended
 from zaqar_lite.domain.models import DelayMode, Move, RetryPolicy, StoreOptions
 from zaqar_lite.domain.settlements import Outcome
@@ -175,14 +175,11 @@ async def test_what_waits_for_a_pool_arrives_where_its_target_has_come_beside_it
         Outcome.DONE
     ]
     await placements.write(queue.ref, Place())
-    worker.start()
-    try:
+    async with at_work(worker):
         found = await until(lambda: queue.get(message_id), len)
         # Swift counts a message a moment after it can be read.
         await until(queue.counts, lambda counts: counts == ((0, 1, 0) if delay else (1, 0, 0)))
         assert (found[0].body, found[0].client_id) == (b'"a"', "producer")
         queue.advance(CARRIED_MS)
         await until(lambda: stores.management.list_records(CARRY, limit=1), operator.not_)
-    finally:
-        await worker.stop()
     assert ids(await queue.get(message_id)) == [message_id]

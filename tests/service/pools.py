@@ -6,7 +6,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from tests.waiting import until
+from tests.waiting import at_work, until
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import (
@@ -151,11 +151,8 @@ class Pools:
 @asynccontextmanager
 async def draining(pools: Pools) -> AsyncIterator[None]:
     await pools.drains.begin("old")
-    pools.worker.start()
-    try:
+    async with at_work(pools.worker):
         yield
-    finally:
-        await pools.worker.stop()
 
 
 async def until_over(pools: Pools) -> Drain:

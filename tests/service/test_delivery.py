@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-from tests.waiting import until
+from tests.waiting import at_work, until
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import ListQuery, Message, QueueRef, Record, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
@@ -201,11 +201,9 @@ async def working(
 ) -> AsyncIterator[None]:
     """Work on the internal queue beside the block, and then until nothing is left in it."""
     waiting = LongPolling(messages, most=10, most_per_project=10)
-    worker = QueueWorker(INTERNAL, act, messages=messages, long_polling=waiting)
-    worker.start()
-    yield
-    await until(lambda: messages.stats(INTERNAL), lambda found: not found.total)
-    await worker.stop()
+    async with at_work(QueueWorker(INTERNAL, act, messages=messages, long_polling=waiting)):
+        yield
+        await until(lambda: messages.stats(INTERNAL), lambda found: not found.total)
 
 
 async def test_what_was_delivered_is_deleted_after_a_deletion_failed(

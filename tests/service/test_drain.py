@@ -21,7 +21,7 @@ from tests.service.pools import (
     until_place,
     until_problem,
 )
-from tests.waiting import until
+from tests.waiting import at_work, until
 from zaqar_lite.domain.errors import KeyReused, NotFound, Unavailable
 from zaqar_lite.domain.metadata import ORDERED
 from zaqar_lite.domain.models import (
@@ -323,9 +323,8 @@ async def test_a_pool_that_was_deleted_meanwhile_is_drained(pools: Pools) -> Non
     await pools.management.delete_record(PLACE, *QUEUE)
     await pools.drains.begin("old")
     await pools.registry.kind.delete("", "old")
-    pools.worker.start()
-    assert (await until_over(pools)).state == "completed"
-    await pools.worker.stop()
+    async with at_work(pools.worker):
+        assert (await until_over(pools)).state == "completed"
 
 
 async def test_a_queue_that_no_other_pool_fits_holds_up_no_other(pools: Pools) -> None:
@@ -453,15 +452,12 @@ async def test_dead_letters_of_what_is_held_in_the_old_pool_move_too(pools: Pool
 @asynccontextmanager
 async def redriven(pools: Pools, ids: Sequence[str]) -> AsyncIterator[None]:
     """Move letters of one pool to a queue of another, and let them arrive."""
-    pools.worker.start()
-    try:
+    async with at_work(pools.worker):
         outcomes = await pools.messages.move(LETTERS, ids, Move(QUEUE, 3_600_000))
         assert outcomes == [Outcome.DONE] * len(ids)
         yield
         pools.clock.advance(CARRIED_MS)
         await until(lambda: pools.management.list_records(CARRY, "p", limit=1), operator.not_)
-    finally:
-        await pools.worker.stop()
 
 
 @pytest.mark.parametrize("done", [False, True], ids=["before", "behind"])

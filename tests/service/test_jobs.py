@@ -12,7 +12,7 @@ import pytest
 
 from tests.service.composed import Composed
 from tests.services import RedisServer
-from tests.waiting import until
+from tests.waiting import at_work, until
 from zaqar_lite.domain.clock import Clock, read_instant
 from zaqar_lite.domain.errors import Conflict, LimitReached
 from zaqar_lite.domain.models import ListQuery, Message, Page, QueueRef, StoreOptions
@@ -106,10 +106,8 @@ async def held(
         name = running_name(queue, job.act)
         value = msgspec.json.encode(job)
         await management.put_record(RUNNING, queue.project, name, value, expected=0)
-        runner = JobRunner(jobs, clock, lambda: 0)
-        runner.start()
-        yield Held(queue, jobs, job)
-        await runner.stop()
+        async with at_work(JobRunner(jobs, clock, lambda: 0)):
+            yield Held(queue, jobs, job)
 
 
 @pytest.mark.parametrize("held", ["running"], indirect=True)
@@ -141,13 +139,11 @@ async def test_a_job_that_begins_while_the_one_before_is_put_away_is_run_soon(
             await asyncio.sleep(0.05)  # its look finds that one of this name still runs
 
     monkeypatch.setattr(jobs, "end", end)
-    runner = JobRunner(jobs, one.clock, lambda: 0)
-    runner.start()
-    first = await jobs.begin(queue, JobAct.REDRIVE, ORDER)
-    place = Held(queue, jobs, first)
-    await place.ended(first)
-    await place.ended(begun[0])
-    await runner.stop()
+    async with at_work(JobRunner(jobs, one.clock, lambda: 0)):
+        first = await jobs.begin(queue, JobAct.REDRIVE, ORDER)
+        place = Held(queue, jobs, first)
+        await place.ended(first)
+        await place.ended(begun[0])
 
 
 @pytest.mark.parametrize("held", ["running"], indirect=True)
@@ -189,7 +185,7 @@ async def test_a_project_runs_so_many_jobs() -> None:
 
 async def test_slow_jobs_of_a_few_projects_hold_up_no_other_project() -> None:
     one = Composed()
-    jobs, runner = one.jobs(), JobRunner(one.jobs(), one.clock, lambda: 0)
+    jobs = one.jobs()
     letters = [NewMessage(b"1", 600_000) for _ in range(60)]
     for project in "abcde":
         for number in range(1 if project == "e" else 8):
@@ -198,9 +194,8 @@ async def test_slow_jobs_of_a_few_projects_hold_up_no_other_project() -> None:
             rate = None if project == "e" else 1
             order = Order(filter=Choice(), to="back", max_per_second=rate)
             last = await jobs.begin(queue, JobAct.REDRIVE, order)
-    runner.start()
-    await until(lambda: jobs.get(queue, JobAct.REDRIVE, last.id), Job.is_over)
-    await runner.stop()
+    async with at_work(JobRunner(one.jobs(), one.clock, lambda: 0)):
+        await until(lambda: jobs.get(queue, JobAct.REDRIVE, last.id), Job.is_over)
 
 
 async def test_a_process_knows_for_some_seconds_that_another_serves_requests() -> None:
@@ -257,10 +252,8 @@ async def test_a_job_acts_on_no_more_messages_a_second_than_it_may() -> None:
     job = await jobs.begin(
         queue, JobAct.REDRIVE, Order(filter=Choice(), to="b", max_per_second=100)
     )
-    runner = JobRunner(jobs, one.clock, lambda: 0)
-    runner.start()
-    ended = await Held(queue, jobs, job).ended(job)
-    await runner.stop()
+    async with at_work(JobRunner(jobs, one.clock, lambda: 0)):
+        ended = await Held(queue, jobs, job).ended(job)
     assert ended.done == 60
     assert ended.ended_at - ended.created_at >= 200  # the rest behind the first twenty
 
@@ -273,8 +266,6 @@ async def test_a_job_that_moves_by_seconds_keeps_the_plan_of_one_step_only() -> 
     await one.store.post(queue, new, client_id="c", version=None)
     jobs = one.jobs()
     job = await jobs.begin(queue, JobAct.MOVE, Order(filter=Choice(), by=60))
-    runner = JobRunner(jobs, one.clock, lambda: 0)
-    runner.start()
-    ended = await Held(queue, jobs, job).ended(job)
-    await runner.stop()
+    async with at_work(JobRunner(jobs, one.clock, lambda: 0)):
+        ended = await Held(queue, jobs, job).ended(job)
     assert (ended.done, ended.plan) == (250, {})
