@@ -150,3 +150,11 @@ def test_pools_and_flavors_are_made_listed_changed_and_removed() -> None:
 def test_a_body_that_does_not_fit_is_told_so(talk: Talk, action: str, body: dict[str, Any]) -> None:
     answer = talk.ask(action, **body)
     assert (answer.status, answer.body) == (400, {"error": "Schema validation failed."})
+
+
+def test_which_message_has_no_body_is_not_told(talk: Talk) -> None:
+    for behind in (0, 10):
+        messages = [*[{"body": 1}] * behind, {"ttl": 60}]
+        answer = talk.ask("message_post", queue_name="q", messages=messages)
+        told = {"exception": 'Bad request. Missing "body" field.', "error": None}
+        assert (answer.status, answer.body) == (400, told)
