@@ -14,11 +14,9 @@ import pytest
 from tests.drivers.opendata.contract_hooks import check_database
 from tests.drivers.opendata.store import Store
 from tests.drivers.small_disk import fill_up, mounted
-from tests.drivers.store import HOUR, message, texts
 from tests.server import ServerProcess
 from tests.services.process import missing
 from tests.waiting import until_available
-from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.storage.opendata.engine import Batch
 from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
@@ -209,21 +207,6 @@ async def test_a_large_batch_is_handed_to_slatedb_in_parts(tmp_path: Path) -> No
     for key in (b"key-0", b"key-19999"):
         assert await engine.get(key) == bytes(100)
     await engine.close()
-
-
-async def test_a_clock_that_stepped_back_neither_cuts_leases_nor_hands_out_early(
-    tmp_path: Path,
-) -> None:
-    uri = f"opendata+slatedb://{tmp_path / 'data'}"
-    now = time.time()
-    async with Store(uri, Clock(wall=lambda: now)) as store:
-        await store.post("claimed")
-        await store.claim()
-        await store.post(message("delayed", ttl=2 * HOUR, delay=5_000))
-    async with Store(uri, Clock(wall=lambda: now - 3_600)) as store:
-        for later, found in ((0, []), (4_000, []), (2_000, ["delayed"]), (55_000, ["claimed"])):
-            store.clock.advance(later)
-            assert texts(await store.claim()) == found
 
 
 async def test_a_second_server_on_the_same_directory_refuses_in_one_line(tmp_path: Path) -> None:
