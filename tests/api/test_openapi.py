@@ -5,7 +5,6 @@ import importlib
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -101,12 +100,9 @@ async def test_openapi_generator_makes_a_client_that_lacks_nothing(
     (tmp_path / "openapi.json").write_text(json.dumps(document))
     words = ["generate", "-g", language, "-i", "openapi.json", "-o", "made"]
     made = await asyncio.to_thread(
-        subprocess.run,
+        run_program,
         [find_program("java", "default-jre-headless"), "-jar", OPENAPI_GENERATOR.path, *words],
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
     )
     printed = made.stdout + made.stderr
     assert made.returncode == 0, printed
