@@ -206,7 +206,7 @@ _OF_CHECKS = (400, 401, 403, 404, 406, 413, 429, 431)
 
 
 def declared_by(routes: Sequence[Route]) -> Callable[[httpx.Response], Awaitable[None]]:
-    """A hook that lets no answer pass whose status the table of routes, or a check, does not have."""
+    """A hook that lets no answer pass whose status neither its route nor a check has."""
     known = [
         (one.method, re.compile(re.sub(r"{\w+}", "[^/]+", one.template)), one.statuses)
         for one in routes
