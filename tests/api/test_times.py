@@ -50,6 +50,8 @@ async def test_times_of_a_claim_and_of_what_is_given_back(make_api: MakeApi) -> 
         api.advance(8_999_000)
         claim = (await api.call("GET", path)).json()
         assert round(claim["age"], -2) == 8_999_000
+        stats = (await api.call("GET", "stats")).json()["messages"]
+        assert round(stats["oldest"]["age"], -2) == 8_999_000
         api.advance(1_100)
         (held,) = await api.claim(ttl=20_000_000)
         await api.expect(204, "DELETE", f"claims/{claim_id_of(held)}?delay=3000000")
