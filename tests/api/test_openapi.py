@@ -63,6 +63,9 @@ async def test_documents_every_route_and_no_other(api: Api) -> None:
     assert document["paths"]["/v2/queues"]["get"]["x-policy-rule"] == "queues:get_all"
     answers = document["paths"]["/v2/queues/{queue_name}"]["delete"]["responses"]
     assert ("content" in answers["204"], "content" in answers["400"]) == (False, True)
+    answered = {name: one["responses"].get("200", {}) for name, one in operations.items()}
+    streams = {n for n, one in answered.items() if "text/event-stream" in one.get("content", ())}
+    assert streams == {ENDLESS}
 
 
 async def test_a_client_can_be_made_of_it_that_lacks_nothing(
