@@ -9,7 +9,7 @@ import pytest
 from tests.drivers.store import HOUR, OTHER, QUEUE, THIRD
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import QueueChanged
-from zaqar_lite.domain.models import ListQuery, StoreOptions
+from zaqar_lite.domain.models import Edit, ListQuery, StoreOptions
 from zaqar_lite.domain.posts import Copy, NewMessage
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
@@ -82,7 +82,8 @@ async def test_no_copy_makes_a_queue_again_that_was_dropped_since_it_was_chosen(
     count: int, stores: Stores
 ) -> None:
     messages, management = stores
-    new = [NewMessage(b"1", HOUR, copies=tuple(Copy(to, HOUR, 0, 100) for to in (OTHER, THIRD)))]
+    copies = tuple(Copy(to, HOUR, 0, 100) for to in (OTHER, THIRD))
+    new = [NewMessage(b"1", HOUR, HOUR // 2, copies=copies)]
     record, _ = await management.create_queue(QUEUE, {}, max_queues=9)
     for receiver in (OTHER, THIRD):
         await management.create_queue(receiver, {}, max_queues=9)
@@ -92,5 +93,8 @@ async def test_no_copy_makes_a_queue_again_that_was_dropped_since_it_was_chosen(
     assert found == [count, 0, count]
     assert OTHER not in [ref async for ref in messages.nonempty_queues()]
     await messages.purge(THIRD)
-    page = await messages.list_messages(QUEUE, ListQuery(limit=1))
+    await messages.sweep(10_000)
+    page = await messages.list_messages(QUEUE, ListQuery(1, include_delayed=True))
     assert [one.body for one in page.messages] == [b"1"]
+    # What no other queue holds may be changed.
+    await messages.edit(QUEUE, Edit(page.messages[0].id, body=b"2"))
