@@ -52,3 +52,6 @@ async def test_a_server_without_the_protocol_says_so_in_its_form(make_api: MakeA
     assert answer.status == 405
     assert answer.document["__type"] == "UnsupportedOperation"
     assert "--sqs" in answer.document["message"]
+    async with make_api(sqs=True) as api:
+        refused = await api.expect(405, "PUT", "/", X_Amz_Target="AmazonSQS.CreateQueue")
+    assert "--sqs" not in refused.text

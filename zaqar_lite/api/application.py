@@ -8,7 +8,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import InitVar, dataclass, field
 from functools import partial
 from random import getrandbits
@@ -299,7 +299,8 @@ class Application:
         """
         found = () if template in OPEN_PATHS else self.checks.of(template, route)
         if route is None:
-            return (*found, partial(_refuse_method, node))
+            told = _NO_SQS if self.dialect is None else None
+            return (*found, partial(_refuse_method, node, told))
         enter = partial(_enter, route)
         authorise = None if self.authentication is None else self.authentication.authorise
         store = self._need_store if route.needs_store else None
@@ -393,8 +394,9 @@ def _enter(route: Route, request: Request) -> None:
     request.route, request.most = route, route.largest_body
 
 
-def _refuse_method(node: Node, request: Request) -> None:
-    told = _NO_SQS if b"x-amz-target" in request.headers else None
+def _refuse_method(node: Node, no_sqs: Mapping[str, object] | None, request: Request) -> None:
+    """Refuse a method that a path has not; `no_sqs` is what clients of SQS are told instead."""
+    told = no_sqs if b"x-amz-target" in request.headers else None
     allowed = ((b"allow", node.allow()),)
     raise Refused(405, "405 Method Not Allowed", headers=allowed, document=told)
 
