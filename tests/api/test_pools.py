@@ -27,6 +27,12 @@ class Pools:
         document = {"uri": self.uri(name), "weight": weight, **more}
         await self.api.expect(201, "PUT", f"/v2/pools/{name}", document)
 
+    async def drain_until_it_waits(self, name: str) -> Any:
+        """Begin to drain a pool, and wait for what holds it up; answer the drain."""
+        await self.api.call("PATCH", f"/v2/pools/{name}", {"weight": 0})
+        await self.api.expect(202, "POST", f"/v2/pools/{name}/drain")
+        return await self.api.until(f"/v2/pools/{name}/drain", lambda found: found["problem"])
+
     async def holds(self, pool: str, queue: str) -> bool:
         """Whether deleting a pool is refused because a queue lies in it."""
         answer = await self.api.call("DELETE", f"/v2/pools/{pool}")
@@ -261,15 +267,14 @@ async def test_a_pool_is_drained_while_its_queues_are_frozen(
 ) -> None:
     drain = "/v2/pools/one/drain"
     async with make_api(**ADMIN, drain_wait=0.1) as api:
-        await Pools(api, tmp_path).make("one")
+        pools = Pools(api, tmp_path)
+        await pools.make("one")
         await api.post({"body": "held"}, {"body": "ready"})
         (held,) = await api.claim(1, ttl=60, grace=60)
         await api.expect(409, "POST", drain, says="set its weight to 0")
         for method, path in (("POST", "/v2/pools/none/drain"), ("GET", drain)):
             await api.expect(404, method, path)
-        await api.call("PATCH", "/v2/pools/one", {"weight": 0})
-        await api.expect(202, "POST", drain)
-        found = await api.until(drain, lambda found: found["problem"])
+        found = await pools.drain_until_it_waits("one")
         assert (found["state"], found["messages_moved"]) == ("running", 1)
         assert found["problem"].startswith("Messages of frozen queues are held by claims")
         refused = await api.expect(503, "POST", "messages", {"messages": [{"body": "new"}]})
@@ -282,15 +287,13 @@ async def test_a_pool_is_drained_while_its_queues_are_frozen(
 async def test_a_pool_whose_queues_can_go_nowhere_says_so(
     make_api: MakeApi, tmp_path: Path
 ) -> None:
-    drain = "/v2/pools/one/drain"
     async with make_api(**ADMIN, drain_wait=0.1) as api:
-        await Pools(api, tmp_path).make("one")
+        pools = Pools(api, tmp_path)
+        await pools.make("one")
         await api.expect(201, "PUT", "/v2/flavors/f", {"pool_list": ["one"]})
         await api.expect(201, "PUT", "", {"_flavor": "f"})
         await api.post({"body": 1})
-        await api.call("PATCH", "/v2/pools/one", {"weight": 0})
-        await api.expect(202, "POST", drain)
-        found = await api.until(drain, lambda found: found["problem"])
+        found = await pools.drain_until_it_waits("one")
         assert found["problem"] == "No pool of the flavor f takes new queues."
         assert [one["body"] for one in await api.claim()] == [1]
 

@@ -208,11 +208,6 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "21",
     ): "How long a stream rests after a look at what is pending, as a multiple of the look.",
     (
-        "zaqar_lite/service/pooling/placement.py",
-        "if not place.left or now - place.left < LEFT_MS:",
-        "<=",
-    ): "Whether the entry of a deleted queue goes in the first millisecond in which it may.",
-    (
         "zaqar_lite/service/pooling/drain.py",
         "await new.import_messages(target, (one,), source=source, number=1)",
         "2",
