@@ -4,7 +4,9 @@ import pickle
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -34,7 +36,7 @@ from zaqar_lite.spark.browsing import BrowseStream, DataLoss, PushdownReader
 from zaqar_lite.spark.claiming import ClaimStream
 from zaqar_lite.spark.ledger import Batch, Directory, Ledger, open_directory
 from zaqar_lite.spark.messages import InvalidRow, Messages
-from zaqar_lite.spark.options import OptionError, Options, parse
+from zaqar_lite.spark.options import OptionError, Options, _retries, parse
 from zaqar_lite.spark.writer import Sender, ZaqarWriter
 
 BODY = StructType([StructField("body", StringType())])
@@ -337,6 +339,12 @@ def ages_of_claims(client: Client, queue: str) -> list[float]:
 def test_a_wrong_option_is_named(given: dict[str, str], words: str) -> None:
     with pytest.raises(OptionError, match=words):
         parse({"endpoint": "http://127.0.0.1:1", **given})
+
+
+def test_each_of_many_requests_is_tried_about_as_long_as_the_option_says() -> None:
+    retries = replace(_retries(10), uniform=Random(7).uniform)  # a task has many under way
+    spans = [sum(retries.wait(n) or 0 for n in range(1, retries.attempts)) for _ in range(400)]
+    assert 6 < min(spans) < max(spans) < 15
 
 
 @pytest.mark.parametrize("mode", ["browse", "claim"])

@@ -243,17 +243,17 @@ def _check(options: Options) -> None:
 
 
 def _retries(seconds: float, on_retry: Callable[[Resend], object] | None = None) -> RetryPolicy:
-    """Return a policy that keeps trying for about so many seconds on average.
+    """Return a policy that keeps trying for about so many seconds.
 
-    The first tries come sooner than an interactive client's: a task's other requests wait behind
-    them.
+    The first tries come sooner than an interactive client's. No wait is long: the first request of
+    a task to give up ends it, and one long random wait may be over at once.
     """
-    base, cap = 0.02, RetryPolicy().cap
+    base, cap = 0.02, 1.0
     attempts, waited = 1, 0.0
     while waited < seconds:
         waited += min(cap, base * 2 ** min(attempts - 1, 30)) / 2
         attempts += 1
-    return RetryPolicy(attempts=attempts, base=base, on_retry=on_retry)
+    return RetryPolicy(attempts=attempts, base=base, cap=cap, on_retry=on_retry)
 
 
 _log_once = functools.cache(logging.getLogger(__name__).warning)
