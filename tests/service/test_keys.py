@@ -13,7 +13,7 @@ from zaqar_lite.domain.identity import INTERNAL_PROJECTS, How, Principal
 from zaqar_lite.domain.models import Record, StoreOptions
 from zaqar_lite.service.identity import keys as module
 from zaqar_lite.service.identity import login_throttle
-from zaqar_lite.service.identity.authentication import Credential, Place
+from zaqar_lite.service.identity.authentication import Authenticator, Credential, Place
 from zaqar_lite.service.identity.keys import Keys
 from zaqar_lite.service.identity.login_throttle import LookupLimits, site_of
 from zaqar_lite.storage.management import ManagementStore
@@ -22,14 +22,18 @@ from zaqar_lite.storage.sql import create
 pytestmark = pytest.mark.anyio
 
 OPERATOR = Principal(How.KEY, None)
+CLOCK = Clock()
 
 
-async def test_a_project_has_a_thousand_keys_at_most() -> None:
-    clock = Clock()
-    management: ManagementStore = create("memory://", clock=clock, options=StoreOptions())[1]
+@pytest.fixture
+def management() -> ManagementStore:
+    return create("memory://", clock=CLOCK, options=StoreOptions())[1]
+
+
+async def test_a_project_has_a_thousand_keys_at_most(management: ManagementStore) -> None:
     for number in range(module.MAX_KEYS - 1):
         await management.put_record(module.LISTED, "p", f"{number:016x}", b"{}", expected=None)
-    keys = Keys(management, clock)
+    keys = Keys(management, CLOCK)
     await keys.create(OPERATOR, "p", ["*:*"])
     with pytest.raises(Invalid, match="1000 keys"):
         await keys.create(OPERATOR, "p", ["*:*"])
@@ -45,11 +49,12 @@ def bearer(text: str) -> Credential:
 @pytest.mark.parametrize(
     ("fails_at", "stays_away"), [(1, False), (2, False), (1, True), (2, True), (3, True)]
 )
-async def test_a_rotation_that_fails_changes_nothing(fails_at: int, stays_away: bool) -> None:
+async def test_a_rotation_that_fails_changes_nothing(
+    management: ManagementStore, fails_at: int, stays_away: bool
+) -> None:
     """The writes: the list, the key, and the old key."""
-    clock = Clock()
-    store = Failing(create("memory://", clock=clock, options=StoreOptions())[1])
-    keys = Keys(cast(ManagementStore, store), clock)
+    store = Failing(management)
+    keys = Keys(cast(ManagementStore, store), CLOCK)
     old, old_text = await keys.create(OPERATOR, "p", ["*:*"])
     store.writes, store.fails_at, store.stays_away = 0, fails_at, stays_away
     with pytest.raises(Unavailable):
@@ -66,11 +71,9 @@ async def test_a_rotation_that_fails_changes_nothing(fails_at: int, stays_away: 
 
 @pytest.mark.parametrize("overlap", [0, 60])
 async def test_a_rotation_whose_last_answer_is_lost_leaves_a_key(
-    monkeypatch: pytest.MonkeyPatch, overlap: int
+    management: ManagementStore, monkeypatch: pytest.MonkeyPatch, overlap: int
 ) -> None:
-    clock = Clock()
-    management = create("memory://", clock=clock, options=StoreOptions())[1]
-    keys = Keys(management, clock)
+    keys = Keys(management, CLOCK)
     old, _ = await keys.create(OPERATOR, "p", ["*:*"])
     put, lost = management.put_record, iter((False, False, True, False))
 
@@ -87,17 +90,19 @@ async def test_a_rotation_whose_last_answer_is_lost_leaves_a_key(
 
 
 @pytest.mark.parametrize("project", sorted(INTERNAL_PROJECTS))
-async def test_no_key_is_made_for_a_project_of_the_server_itself(project: str) -> None:
-    clock = Clock()
-    keys = Keys(create("memory://", clock=clock, options=StoreOptions())[1], clock)
+async def test_no_key_is_made_for_a_project_of_the_server_itself(
+    management: ManagementStore, project: str
+) -> None:
+    keys = Keys(management, CLOCK)
     with pytest.raises(Invalid, match="project id"):
         await keys.create(OPERATOR, project, ["*:*"])
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
-async def test_a_name_without_a_key_hides_no_key_behind_it(limit: int) -> None:
-    management: ManagementStore = create("memory://", clock=Clock(), options=StoreOptions())[1]
-    keys = Keys(management, Clock())
+async def test_a_name_without_a_key_hides_no_key_behind_it(
+    management: ManagementStore, limit: int
+) -> None:
+    keys = Keys(management, CLOCK)
     made = sorted([(await keys.create(OPERATOR, "p", ["*:*"]))[0].id for _ in range(6)])
     for missing in (made[0], made[2], made[3]):
         await management.delete_record(module.KIND, module.NO_PROJECT, missing)
@@ -163,10 +168,9 @@ async def test_suspected_addresses_share_one_turn_in_each_pause(
     assert time.monotonic() - begun >= 0.199
 
 
-async def test_a_key_that_is_disabled_while_it_is_looked_up_signs_nothing_afterwards() -> None:
-    clock = Clock()
-    management: ManagementStore = create("memory://", clock=clock, options=StoreOptions())[1]
-
+async def test_a_key_that_is_disabled_while_it_is_looked_up_signs_nothing_afterwards(
+    management: ManagementStore,
+) -> None:
     begun, goes_on = asyncio.Event(), asyncio.Event()
 
     class Slow(Failing):
@@ -177,7 +181,7 @@ async def test_a_key_that_is_disabled_while_it_is_looked_up_signs_nothing_afterw
                 await goes_on.wait()
             return found
 
-    keys = Keys(cast(ManagementStore, Slow(management)), clock)
+    keys = Keys(cast(ManagementStore, Slow(management)), CLOCK)
     key, _ = await keys.create(OPERATOR, "p", ["*:*"])
     looking = asyncio.create_task(keys.signer(key.id))
     await begun.wait()
@@ -188,10 +192,10 @@ async def test_a_key_that_is_disabled_while_it_is_looked_up_signs_nothing_afterw
         await keys.signer(key.id)
 
 
-async def test_a_key_that_is_disabled_during_its_rotation_has_no_successor() -> None:
-    clock = Clock()
-    management: ManagementStore = create("memory://", clock=clock, options=StoreOptions())[1]
-    other = Keys(management, clock)
+async def test_a_key_that_is_disabled_during_its_rotation_has_no_successor(
+    management: ManagementStore,
+) -> None:
+    other = Keys(management, CLOCK)
 
     class Disabling(Failing):
         async def put_record(self, *args: Any, **more: Any) -> Record:
@@ -200,12 +204,29 @@ async def test_a_key_that_is_disabled_during_its_rotation_has_no_successor() -> 
             return await super().put_record(*args, **more)
 
     old, _ = await other.create(OPERATOR, "p", ["*:*"])
-    keys = Keys(cast(ManagementStore, Disabling(management)), clock)
+    keys = Keys(cast(ManagementStore, Disabling(management)), CLOCK)
     with pytest.raises(Invalid, match="disabled"):
         await keys.rotate(OPERATOR, old.id, overlap=60)
     assert [key.id for key in await keys.list_keys(OPERATOR, "p", marker=None, limit=10)] == [
         old.id
     ]
+
+
+async def test_a_store_that_is_away_is_no_failure_of_an_address(
+    management: ManagementStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_: object) -> Record | None:
+        raise Unavailable("The store did not answer.")
+
+    keys = Keys(management, CLOCK)
+    _, text = await keys.create(OPERATOR, "p", ["*:*"])
+    authenticator = Authenticator([keys], 4, CLOCK)  # two tries at once
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(management, "get_record", away)
+        for _ in range(3):
+            with pytest.raises(Unavailable):
+                await authenticator.identify(bearer(text), "192.0.2.1")
+    assert (await authenticator.identify(bearer(text), "192.0.2.1")).project == "p"
 
 
 def test_what_counts_as_one_client() -> None:
