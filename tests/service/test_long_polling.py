@@ -131,36 +131,33 @@ async def test_what_is_posted_while_the_first_enters_is_found(house: House) -> N
     assert await asyncio.wait_for(house.wait(QUEUE), 5) is not None
 
 
+def post_meanwhile(house: House, number: int) -> Ask:
+    """Ask the store; a message comes before it has answered the question of that number."""
+
+    async def ask() -> str | None:
+        found = await house.ask(QUEUE)
+        if house.asked[QUEUE] == number:
+            await house.post(QUEUE)
+            await turns()
+        return found
+
+    return ask
+
+
 async def test_what_comes_while_the_first_asks_is_found(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hint that comes before the answer of the store may be about what the answer lacks."""
     monkeypatch.setattr(long_polling, "_LEAST_PAUSE", 60.0)  # no alarm rings before
     house.messages.poll_interval_ms = 60_000
-
-    async def ask() -> str | None:
-        found = await house.ask(QUEUE)
-        if house.asked[QUEUE] == 2:
-            await house.post(QUEUE)
-            await turns()
-        return found
-
-    assert await asyncio.wait_for(house.wait(QUEUE, ask=ask), 5)
+    assert await asyncio.wait_for(house.wait(QUEUE, ask=post_meanwhile(house, 2)), 5)
     assert house.asked[QUEUE] == 3
 
 
 async def test_what_comes_while_a_claimer_enters_behind_readers_is_found(house: House) -> None:
     """Readers are woken by the hint, and take no message: the claimer must ask again itself."""
     reader = await house.join(QUEUE)
-
-    async def ask() -> str | None:
-        found = await house.ask(QUEUE)
-        if house.asked[QUEUE] == 1:
-            await house.post(QUEUE)
-            await turns()
-        return found
-
-    assert await asyncio.wait_for(house.wait(QUEUE, ask=ask), 5)
+    assert await asyncio.wait_for(house.wait(QUEUE, ask=post_meanwhile(house, 1)), 5)
     await reader.leave()
 
 
