@@ -174,7 +174,9 @@ class _Handler(LocalHandler):
         if self._is_away(Call(asker, subject)):
             return
         parts = urlsplit(self.path)
-        assert parts.path == "/v3/auth/tokens"
+        if parts.path != "/v3/auth/tokens":
+            self.answer(404, b"<h1>Not Found</h1>", {})
+            return
         status, document = self.server.validate(
             asker,
             subject,

@@ -82,10 +82,16 @@ def test_a_store_that_does_not_answer_yet_is_waited_for(workers: str) -> None:
         assert len(lines(server, WAITS)) == int(workers)
 
 
-def test_a_server_that_waits_for_its_store_ends_by_a_signal() -> None:
-    server = ServerProcess(f"redis://127.0.0.1:{free_port()}/0")
+@pytest.mark.parametrize(
+    "uri", ["redis://127.0.0.1:{}/0", "mongodb://127.0.0.1:{}/?serverSelectionTimeoutMS=4000"]
+)
+def test_a_server_that_waits_for_its_store_says_why_and_ends_by_a_signal(uri: str) -> None:
+    port = free_port()
+    server = ServerProcess(uri.format(port))
     with server.start(ready=503):
+        wait_until(lambda: any(str(port) in line for line in lines(server, WAITS)), [])
         assert server.terminate() == 0
+        assert len(lines(server, "")) == len(lines(server, WAITS)) + len(lines(server, "listening"))
 
 
 FAILS_AS_IT_STARTS = """

@@ -249,11 +249,13 @@ async def test_without_keystone_a_new_token_is_503_and_a_known_one_goes_on(
         assert (await ask(api, known)).status_code == 200
     assert known not in caplog.text
     assert new not in caplog.text
+    assert caplog.text.count("Keystone can't say") == 1
 
 
 async def test_a_keystone_that_is_not_there_is_tried_once_a_second_and_found_again(
-    make_api: MakeApi, keystone: Keystone
+    make_api: MakeApi, keystone: Keystone, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     keystone.state.away = 503
     async with make_api(**settings(keystone)) as api:
         tokens = [keystone.issue() for _ in range(20)]
@@ -263,6 +265,10 @@ async def test_a_keystone_that_is_not_there_is_tried_once_a_second_and_found_aga
         assert len(keystone.lookups) <= 1 + (time.monotonic() - begun)
         keystone.state.away = None
         await until(lambda: ask(api, tokens[0]), lambda answer: answer.status_code == 200)
+    assert caplog.text.count("Keystone can't say") == caplog.text.count("Keystone says again") == 1
+    async with make_api(auth="keystone", keystone_url=f"{keystone.url}/elsewhere") as api:
+        assert (await ask(api, "token")).status_code == 401
+    assert "is keystone_url right?" in caplog.text
     nobody = f"http://127.0.0.1:{free_port()}"
     async with make_api(auth="keystone", keystone_url=nobody) as api:
         assert (await ask(api, "token")).status_code == 503

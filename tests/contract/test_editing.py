@@ -63,11 +63,8 @@ async def test_a_ttl_that_would_end_before_the_delay_is_refused(queue: QueueUnde
         with pytest.raises(Invalid):
             await queue.edit(message_id, "A", ttl=ttl, delay=delay)
     after = await queue.get_one(message_id)
-    assert (after.body, after.expires_at, after.delay_expires_at) == (
-        before.body,
-        before.expires_at,
-        before.delay_expires_at,
-    )
+    for name in ("body", "expires_at", "delay_expires_at"):
+        assert getattr(after, name) == getattr(before, name)
     await queue.edit(message_id, ttl=25 * MINUTE, delay=25 * MINUTE)
 
 
@@ -123,11 +120,8 @@ async def test_an_edit_of_what_somebody_has_moved_changes_nothing(queue: QueueUn
         with pytest.raises(DueChanged):
             await queue.edit(message_id, "A", ttl=HOUR, delay=MINUTE, if_due=wrong)
     after = await queue.get_one(message_id)
-    assert (after.body, after.expires_at, after.delay_expires_at) == (
-        before.body,
-        before.expires_at,
-        before.delay_expires_at,
-    )
+    for name in ("body", "expires_at", "delay_expires_at"):
+        assert getattr(after, name) == getattr(before, name)
     await queue.edit(message_id, delay=0, if_due=before.delay_expires_at)
     with pytest.raises(Conflict):
         await queue.edit(message_id, delay=0, if_due=before.delay_expires_at)

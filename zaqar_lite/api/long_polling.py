@@ -24,7 +24,9 @@ class LongRequests:
     checks: Checks
     revalidation: Revalidation
 
-    def hold(self, request: Request, end: Callable[[Refused | Denied], None]) -> Callable[[], None]:
+    def hold(
+        self, request: Request, end: Callable[[Refused | Denied], None]
+    ) -> Callable[[], object]:
         """Call `end` with why, soon after a request would not be let in any more.
 
         What is answered must be called when the request has ended, however it did.

@@ -15,7 +15,8 @@ class LoggedErrors:
     """Log what goes wrong in a block, and go on behind it: it is tried again, or was a courtesy.
 
     That another writer was faster is nobody's concern. Of blocks that end in the same way one after
-    the other, because a store is away for example, only the first is a warning.
+    the other, because a store is away for example, only the first is a warning, and the first that
+    succeeds again is logged, too.
     """
 
     __slots__ = ("_told", "_what")
@@ -28,12 +29,15 @@ class LoggedErrors:
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
         """End it; only what ends a task or the process goes further."""
-        before, self._told = self._told, "" if error is None else str(error)
+        is_race = isinstance(error, QueueChanged | RecordChanged)
+        before, self._told = self._told, "" if error is None or is_race else str(error)
         if isinstance(error, ZaqarLiteError):
-            is_news = not isinstance(error, QueueChanged | RecordChanged) and self._told != before
+            is_news = not is_race and self._told != before
             logger.log(WARNING if is_news else DEBUG, "%s: %s", self._what, error)
         elif isinstance(error, Exception):
             logger.error("%s failed", self._what, exc_info=error)
+        elif error is None and before:
+            logger.info("%s: works again", self._what)
         return isinstance(error, Exception)
 
 

@@ -210,10 +210,9 @@ class EncryptionKeys:
             for one in part:
                 # Encrypted already, for this queue (`check_sealed`): a pop found no key for it and
                 # answered it as it was stored, and now the client posts it again.
-                if is_sealed(one.body):
-                    sealed.append(one)
-                    continue
-                body = seal(key.cipher, key.key.id, queue.project, queue.name, one.body)
+                body = one.body
+                if not is_sealed(body):
+                    body = seal(key.cipher, key.key.id, queue.project, queue.name, body)
                 sealed.append(msgspec.structs.replace(one, body=body))
         return sealed
 

@@ -99,7 +99,14 @@ class Health:
         client_id = new_claim_id()
 
         async def note(name: str, operation: Awaitable[T]) -> T | None:
-            operations[name], result = await _timed(name, operation)
+            started, result, reference = time.perf_counter(), None, None
+            try:
+                result = await operation
+            except ZaqarLiteError as exc:
+                reference = str(uuid.uuid4())
+                logger.warning("health: %s failed, ref %s: %s", name, reference, exc)
+            seconds = time.perf_counter() - started
+            operations[name] = Outcome(reference is None, seconds, reference)
             return result
 
         await note("create_queue", self.queues.create(queue, {}))
@@ -130,17 +137,6 @@ class Health:
         await note("bulk_delete_messages", delete)
         await note("delete_queue", self.queues.delete(queue))
         return Report(operations, volume, capabilities)
-
-
-async def _timed(name: str, operation: Awaitable[T]) -> tuple[Outcome, T | None]:
-    started = time.perf_counter()
-    try:
-        result = await operation
-    except ZaqarLiteError as exc:
-        reference = str(uuid.uuid4())
-        logger.warning("health: %s failed, ref %s: %s", name, reference, exc)
-        return Outcome(False, time.perf_counter() - started, reference), None
-    return Outcome(True, time.perf_counter() - started, None), result
 
 
 _PATIENCE = 2.0

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -36,7 +36,8 @@ class Startup:
 
     def __post_init__(self) -> None:
         self._is_ready = False
-        self._waits_for = "it has neither opened nor failed yet"
+        self._waits_for = ""
+        self._first_failure = asyncio.Event()
 
     def check(self) -> None:
         """Return when the stores are open.
@@ -94,6 +95,8 @@ class Startup:
             try:
                 await act()
             except Unavailable as exc:
+                if not self._waits_for:
+                    self._first_failure.set()
                 self._waits_for = str(exc)
                 await asyncio.sleep(_PAUSE)
             else:
@@ -102,8 +105,11 @@ class Startup:
     async def _log_waiting(self) -> None:
         await asyncio.sleep(_PATIENCE)
         while True:
-            logger.warning("waiting for the store (requests get 503): %s", self._waits_for)
-            await asyncio.sleep(_LOG_EVERY)
+            self._first_failure.clear()
+            why = self._waits_for or "it has neither opened nor failed yet"
+            logger.warning("waiting for the store (requests get 503): %s", why)
+            with suppress(TimeoutError):  # the first failure says what is wrong
+                await asyncio.wait_for(self._first_failure.wait(), _LOG_EVERY)
 
 
 def _tell(task: "asyncio.Task[None]", fail: Callable[[BaseException], None]) -> None:

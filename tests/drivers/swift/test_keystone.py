@@ -16,7 +16,7 @@ from tests.drivers.swift.faulty_proxy import FaultyProxy
 from tests.drivers.swift.together import ALONE
 from tests.local_http import LocalHandler, LocalServer
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.models import StoreOptions
 
 pytestmark = pytest.mark.anyio
@@ -143,8 +143,7 @@ async def test_os_variables_are_used(
 @pytest.mark.usefixtures("identity")
 async def test_a_refused_password_is_told_without_it() -> None:
     stores: list[Stores] = []
-    uri = "swift+https:///?cloud=bad&patience=0.2"
-    with pytest.raises(Unavailable, match="Keystone") as error:
-        await Stores.open(ALONE, uri, Clock(), StoreOptions(), stores)
+    with pytest.raises(ConfigurationError, match="Keystone") as error:
+        await Stores.open(ALONE, "swift+https:///?cloud=bad", Clock(), StoreOptions(), stores)
     await stores[0].close()
     assert "wrong-one" not in str(error.value)

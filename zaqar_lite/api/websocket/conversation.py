@@ -87,7 +87,7 @@ class Conversation:
         self._project = project
         self._proof: dict[bytes, bytes] = {}
         self._expires_at: int | None = None
-        self._release: Callable[[], None] = do_nothing
+        self._release: Callable[[], object] = do_nothing
         self._listeners: dict[bool, str] = {}
         self._made: dict[tuple[QueueRef, str], str] = {}
         """The subscriptions whose subscriber is the connection: one a queue, by its form."""

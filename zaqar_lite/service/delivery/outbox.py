@@ -249,12 +249,9 @@ def _outbox_messages(  # noqa: PLR0917 - the parts of an entry in their order
     )
     body, wait = encode(entry), max(waits_ms - LEAD_MS, 0)
     # Those of ordered subscriptions come first: who finds the last one finds these in their queues.
-    notes = [
-        OutboxEntry(ordered_queue(queue.project, one), body, _ID_AT, ttl_ms + BURIED_MS, wait)
-        for one in policy.ordered
-    ]
-    notes.append(OutboxEntry(outbox_queue(queue.project), body, _ID_AT, ttl_ms + LEAD_MS, wait))
-    return notes
+    lives = {ordered_queue(queue.project, one): ttl_ms + BURIED_MS for one in policy.ordered}
+    lives[outbox_queue(queue.project)] = ttl_ms + LEAD_MS
+    return [OutboxEntry(to, body, _ID_AT, life_ms, wait) for to, life_ms in lives.items()]
 
 
 def trace_of(headers: Mapping[str, str] | None) -> dict[str, str]:
@@ -314,6 +311,7 @@ _WAIT = 20.0
 _PAUSE = 1.0
 _GATHER = 0.01
 """Seconds for which finished messages are gathered, to be deleted in one step."""
+_ERRORS = LoggedErrors("deliveries")  # of all queues' workers, which fail together
 
 
 @dataclass(eq=False, repr=False)
@@ -353,7 +351,10 @@ class QueueWorker(BackgroundWorker):
         if room <= 0 or sum(self._under_way.values()) >= _MOST_BYTES:
             await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
             return 0.0
-        found, rest = await self._claim(min(room, _BATCH))
+        found: Sequence[Message] = ()
+        rest = _PAUSE
+        with _ERRORS:
+            found, rest = await self._claim(min(room, _BATCH))
         for message in found:
             task = asyncio.create_task(self._act(message))
             self._under_way[task] = len(message.body)

@@ -293,18 +293,14 @@ class Revalidation(BackgroundWorker):
 
     def hold(
         self, may: Callable[[], Awaitable[bool]], end: Callable[[], None]
-    ) -> Callable[[], None]:
+    ) -> Callable[[], object]:
         """Ask every LOOK_EVERY seconds whether something `may` go on, and else `end` it.
 
         What is answered must be called when it has ended, however it did.
         """
         token = object()
         self._held[token] = may, end
-
-        def release() -> None:
-            self._held.pop(token, None)
-
-        return release
+        return partial(self._held.pop, token, None)
 
     async def _look(self) -> None:
         """Check everything, a few at a time: each check may cost a call of another server."""

@@ -83,7 +83,7 @@ class Keystone:
     def __post_init__(self) -> None:
         self.challenge = f'Keystone uri="{self.uri}"'
         self._asks_at = float("-inf")
-        self._own = self._own_user = ""
+        self._own = self._own_user = self._told = ""
         self._own_login = asyncio.Lock()
 
     def recognises(self, credential: Credential) -> bool:
@@ -153,20 +153,22 @@ class Keystone:
                 break
             if self._own == asker:
                 self._own = ""  # it has expired, or was revoked
-        return self._read(answer)
+        principal = self._read(answer)
+        if self._told:
+            self._told = ""
+            logger.info("Keystone says again whose a token is")
+        return principal
 
     def _read(self, answer: Answer) -> Principal:
         ours = self.account is not None
         if answer.status == 200:
-            try:
-                return parse_token(answer.document["token"])
-            except (KeyError, TypeError, ValueError, AttributeError) as exc:
-                raise Unavailable(_AWAY, detail=f"its answer can't be read: {exc!r}") from None
+            return self.parse(answer)
+        if answer.status == 404 and not isinstance(answer.document, dict):
+            self._fails("it answers 404 without JSON: is keystone_url right?")
         if answer.status == 404 or (answer.status in (400, 401) and not ours):
             raise Unauthenticated("Keystone knows no such token")
         who = "keystone_cloud's account" if ours else "a token"
-        logger.error("Keystone answers %s to %s that asks about a token", answer.status, who)
-        raise Unavailable(_AWAY, detail=f"it answered {answer.status} to {who}")
+        raise self._fails(f"it answers {answer.status} to {who} that asks about a token")
 
     async def _log_in(self, account: Account) -> str:
         """Our own token; one log-in at a time makes it."""
@@ -175,13 +177,10 @@ class Keystone:
                 return self._own
             answer = await self.call("POST", _PATH, {}, account.login())
             if answer.status != 201 or answer.token is None:
-                self._asks_at = time.monotonic() + _PAUSE
-                logger.error("Keystone refuses keystone_cloud's account (status %s)", answer.status)
-                raise Unavailable(_AWAY, detail=f"our log-in was answered {answer.status}")
-            try:
-                self._own_user = str(answer.document["token"]["user"]["id"])
-            except (KeyError, TypeError) as exc:
-                raise Unavailable(_AWAY, detail=f"its answer can't be read: {exc!r}") from None
+                raise self._fails(
+                    f"it refuses keystone_cloud's account (status {answer.status})", pause=_PAUSE
+                )
+            self._own_user = self.parse(answer).user or ""
             self._own = answer.token
             return self._own
 
@@ -198,12 +197,29 @@ class Keystone:
         try:
             answer = await self.send(method, path, headers, document)
         except OSError as exc:
-            self._asks_at = time.monotonic() + _PAUSE
-            raise Unavailable(_AWAY, detail=str(exc)) from None
+            raise self._fails(str(exc), pause=_PAUSE) from None
         if answer.status >= 500 or answer.status == 429:
-            self._asks_at = time.monotonic() + _PAUSE
-            raise Unavailable(_AWAY, detail=f"it answered {answer.status}")
+            raise self._fails(f"it answers {answer.status}", pause=_PAUSE)
         return answer
+
+    def parse(self, answer: Answer) -> Principal:
+        """Read whose token an answer is about.
+
+        Raises:
+            Unavailable: it can't be read.
+        """
+        try:
+            return parse_token(answer.document["token"])
+        except (KeyError, TypeError, ValueError, AttributeError) as exc:
+            raise self._fails(f"its answer can't be read: {exc!r}") from None
+
+    def _fails(self, why: str, *, pause: float = 0.0) -> Unavailable:
+        """Say in the log what is wrong, once until it works again; ask nothing for so long."""
+        self._asks_at = time.monotonic() + pause
+        if why != self._told:
+            self._told = why
+            logger.error("Keystone can't say whose a token is: %s", why)
+        return Unavailable(_AWAY, detail=why)
 
 
 def parse_token(token: Mapping[str, Any]) -> Principal:

@@ -29,7 +29,7 @@ from zaqar_lite.domain.models import Record
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.service.background import Background, BackgroundWorker, LoggedErrors
 from zaqar_lite.service.caching import Cache
-from zaqar_lite.service.identity.keystone import Keystone, parse_token
+from zaqar_lite.service.identity.keystone import Keystone
 from zaqar_lite.service.records import is_sealed
 from zaqar_lite.service.subscriptions.subscriber_cache import subscription_kind
 from zaqar_lite.storage.management import ManagementStore
@@ -157,12 +157,7 @@ class Trusts(BackgroundWorker):
         if answer.status != 201 or answer.token is None:
             raise Unavailable("Keystone gives no token of the subscription's trust.")
         now = self._clock.now_ms()
-        try:
-            ends = parse_token(answer.document["token"]).expires_at or now
-        except (KeyError, TypeError, ValueError, AttributeError) as exc:
-            raise Unavailable(
-                "Keystone's token of the subscription's trust can't be read.", detail=repr(exc)
-            ) from None
+        ends = self._keystone.parse(answer).expires_at or now
         kept = self._kept[trust] = _Kept(answer.token, now + (ends - now) // 2)
         return kept
 

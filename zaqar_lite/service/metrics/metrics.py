@@ -5,6 +5,7 @@ import platform
 import resource
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -64,14 +65,13 @@ class Exposition:
                 self._lines.append(f"{family.name}{_labels(labels)} {_number(found[0])}\n")
 
     def _histogram(self, family: Family, labels: Mapping[str, str], cells: Sequence[float]) -> None:
-        total = 0
         inner = _inner(labels)
         comma = "," if inner else ""
-        for bound, count in zip((*map(repr, family.bounds), "+Inf"), cells[1:], strict=True):
-            total += int(count)
+        totals = [*accumulate(map(int, cells[1:]))]
+        for bound, total in zip((*map(repr, family.bounds), "+Inf"), totals, strict=True):
             self._lines.append(f'{family.name}_bucket{{{inner}{comma}le="{bound}"}} {total}\n')
         self._lines.append(f"{family.name}_sum{_labels(labels)} {_number(cells[0])}\n")
-        self._lines.append(f"{family.name}_count{_labels(labels)} {total}\n")
+        self._lines.append(f"{family.name}_count{_labels(labels)} {totals[-1]}\n")
 
     def _head(self, name: str, kind: MetricType, text: str) -> None:
         self._lines.append(f"# HELP {name} {text}\n# TYPE {name} {kind.value}\n")

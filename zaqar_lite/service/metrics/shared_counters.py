@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -122,12 +123,8 @@ OPERATIONS = (
     "list_messages",
 )
 DELIVERIES = ("delivered", "failed", "undeliverable", "gone")
-STATUSES = tuple(
-    map(
-        str,
-        (*range(200, 206), 300, 304, *range(400, 418), 422, 423, 425, 429, 431, *range(500, 505)),
-    )
-)
+_CODES = *range(200, 206), 300, 304, *range(400, 418), 422, 423, 425, 429, 431, *range(500, 505)
+STATUSES = tuple(map(str, _CODES))
 """What routes answer; another status counts as 500."""
 
 
@@ -218,10 +215,7 @@ class MetricFamilies:
         family.name = f"zaqar_lite_{family.name}"
         family.first = self.size
         self.all.append(family)
-        combinations = 1
-        for values in family.labels.values():
-            combinations *= len(values)
-        self.size += combinations * family.width
+        self.size += prod(map(len, family.labels.values())) * family.width
         return family
 
 

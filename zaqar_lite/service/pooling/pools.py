@@ -275,10 +275,11 @@ class PoolRegistry:
             pools = (await self.pools()).values()
             return [pool for pool in pools if pool.weight and pool.flavor is None]
         names = (await self.flavor(project, flavor)).pools
-        found = [self._known[name] for name in names if name in self._known]
-        if not any(pool.weight for pool in found):
+        known = self._known
+        found = [known[name] for name in names if name in known and known[name].weight]
+        if not found:
             raise Unavailable(f"No pool of the flavor {flavor} takes new queues.")
-        return [pool for pool in found if pool.weight]
+        return found
 
     async def missing(self, name: str | None, metadata: Mapping[str, Any]) -> str | None:
         """What metadata ask for that the store of a pool can't do; None: it can do all."""

@@ -128,10 +128,11 @@ class ConcurrencyLeases(BackgroundWorker):
         return made
 
     async def stop(self) -> None:
-        """Stop that task and give back all permits."""
+        """Stop that task and give back all permits, if there were any."""
         await super().stop()
-        with LoggedErrors("giving back permits, which will end by themselves"):
-            await self.management.delete_record(PROCESS, "", self._me)
+        if self._heard_at > float("-inf"):  # else there is no record, and perhaps no open store
+            with LoggedErrors("giving back permits, which will end by themselves"):
+                await self.management.delete_record(PROCESS, "", self._me)
 
     def leased(self, kind: str, project: str) -> int:
         """How many permits this process has."""

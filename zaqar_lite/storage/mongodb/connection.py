@@ -35,7 +35,7 @@ DEFAULTS: Mapping[str, Any] = {
 }
 """Client options that hold unless the URI names them; the URI wins."""
 
-_OPTIONS = ("database", "collection_prefix", "create_indexes")
+_OPTIONS = {"database": str, "collection_prefix": str, "create_indexes": bool}
 Session = AsyncClientSession | None
 """The session of a transaction, or of one view of a secondary; None without either."""
 
@@ -63,11 +63,13 @@ def read_configuration(uri: str, extra: Mapping[str, Any]) -> Configuration:
     Raises:
         ConfigurationError: names the option and what it may be.
     """
-    for name in extra:
+    for name, value in extra.items():
         if name not in _OPTIONS:
             raise ConfigurationError(
                 f"The mongodb store has no option {name!r}; it has {', '.join(_OPTIONS)}."
             )
+        if not isinstance(value, kind := _OPTIONS[name]):
+            raise ConfigurationError(f"The mongodb option {name} must be a {kind.__name__}.")
     parts = urlsplit(uri)
     in_uri = {name.lower(): value for name, value in parse_qsl(parts.query)}
     if in_uri.get("w") == "0":
@@ -75,21 +77,11 @@ def read_configuration(uri: str, extra: Mapping[str, Any]) -> Configuration:
             "The mongodb store can't work with w=0: nobody would learn whether a write happened. "
             "Use w=majority (the default) or w=1."
         )
-    database = extra.get("database") or parts.path.strip("/") or "zaqar"
-    prefix = extra.get("collection_prefix", "zaqar_")
-    create_indexes = extra.get("create_indexes", True)
-    for name, value, kind in (
-        ("database", database, str),
-        ("collection_prefix", prefix, str),
-        ("create_indexes", create_indexes, bool),
-    ):
-        if not isinstance(value, kind):
-            raise ConfigurationError(f"The mongodb option {name} must be a {kind.__name__}.")
     return Configuration(
         uri,
-        database,
-        prefix,
-        create_indexes,
+        extra.get("database") or parts.path.strip("/") or "zaqar",
+        extra.get("collection_prefix", "zaqar_"),
+        extra.get("create_indexes", True),
         {name: value for name, value in DEFAULTS.items() if name.lower() not in in_uri},
     )
 

@@ -22,7 +22,7 @@ TOO_LARGE = "The message is larger than a MongoDB document may be (16 MiB)."
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Raise the domain's errors instead of pymongo's; texts name no host, user or document."""
+    """Raise the domain's errors instead of pymongo's; what clients see names no host or user."""
     try:
         yield
     except errors.PyMongoError as exc:
@@ -74,10 +74,12 @@ def translate(exc: errors.PyMongoError) -> ZaqarLiteError:  # noqa: PLR0911 - a 
         )
     if isinstance(exc, errors.NotPrimaryError):
         return Unavailable("MongoDB is electing a primary.")
-    if isinstance(exc, errors.ServerSelectionTimeoutError):
-        return Unavailable("No MongoDB server that can serve this was found in time.")
     if isinstance(exc, errors.ConnectionFailure):
-        return Unavailable("The connection to MongoDB was lost.")
+        why = str(exc).partition(", Timeout: ")[0]  # what follows describes the whole set
+        if isinstance(exc, errors.ServerSelectionTimeoutError):
+            text = "No MongoDB server that can serve this was found in time."
+            return Unavailable(text, detail=why)
+        return Unavailable("The connection to MongoDB was lost.", detail=why)
     return Unavailable(f"MongoDB could not serve the request ({type(exc).__name__}, code {code}).")
 
 

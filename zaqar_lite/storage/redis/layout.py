@@ -16,6 +16,7 @@ times as long (46 us instead of 21), and a claimed message of 100 bytes 1.38 tim
 """
 
 from collections.abc import Iterator
+from itertools import accumulate
 from struct import Struct
 from typing import Any
 
@@ -85,8 +86,5 @@ def for_lua() -> str:
 
 
 def _offsets(layout: dict[str, int], start: int) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for name, size in layout.items():
-        found[name] = start
-        start += size
-    return found | {"behind": start}
+    starts = accumulate(layout.values(), initial=start)
+    return dict(zip((*layout, "behind"), starts, strict=True))

@@ -6,6 +6,7 @@ once: version and dead-letter queue. Which queues are exposing is told by empty 
 container of their own; the record decides.
 """
 
+import asyncio
 import json
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -23,7 +24,7 @@ from zaqar_lite.storage.swift.connection import Swift
 from zaqar_lite.storage.swift.layout import Containers
 from zaqar_lite.storage.swift.locks import Lease, Locks, SharedLocks
 from zaqar_lite.storage.swift.objects import PAGE, Objects, together
-from zaqar_lite.storage.swift.options import SwiftOptions
+from zaqar_lite.storage.swift.options import AuthError, SwiftOptions
 from zaqar_lite.storage.swift.tail import Hints, Tail, Tails
 
 MAX_SKEW_S = 2.0
@@ -188,7 +189,7 @@ class Backend:
         """Connect for `user`, and check what can be checked; idempotent.
 
         Raises:
-            ConfigurationError: the clocks differ too much.
+            ConfigurationError: the account is refused, or the clocks differ too much.
             Unavailable: Swift or the coordination service does not answer.
         """
         self._users.add(user)
@@ -197,6 +198,8 @@ class Backend:
         try:
             self.swift.open()
             await self.locks.open()
+            with suppress(AuthError):  # then the call tells why, and tries again
+                await asyncio.to_thread(self.swift.auth.token)
             await self.swift.call("HEAD")  # whether it answers; signing does without
             await self.swift.prepare_signing((self.containers.exposing, "=probe"))
             self._check_clock()

@@ -34,7 +34,7 @@ from requests import ConnectTimeout, RequestException
 from swiftclient.client import http_connection
 from swiftclient.exceptions import ClientException
 
-from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.storage.swift.options import Auth, AuthError
 
 _log = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ class Swift:
     """
 
     def __init__(self, auth: Auth, *, connections: int, timeout: float, patience: float) -> None:
-        self._auth = auth
+        self.auth = auth
         self._connections = connections
         self._timeout = timeout
         self._patience = patience
@@ -223,8 +223,8 @@ class Swift:
         except _Lost as exc:
             await asyncio.sleep(max(0.0, exc.until - time.monotonic()))
             return str(exc), 0.0
-        except AuthError as exc:
-            return f"AuthError: {exc}", 0.0
+        except (AuthError, ConfigurationError) as exc:
+            return str(exc), 0.0
         except (RequestException, ClientException, OSError) as exc:
             return type(exc).__name__, 0.0
         status = reply.status
@@ -239,10 +239,10 @@ class Swift:
 
     def _send(self, request: Request) -> Reply:
         """Send once over this thread's connection, with a new token where the old one ended."""
-        url, token = self._auth.token()
+        url, token = self.auth.token()
         reply = self._send_with(url, token, request)
         if reply.status == 401 and not (request.changes_object and self.fence.key):
-            url, token = self._auth.token(stale=token)
+            url, token = self.auth.token(stale=token)
             reply = self._send_with(url, token, request)
         return reply
 
@@ -290,7 +290,7 @@ class Swift:
         known = getattr(self._thread, "connection", None)
         if known is not None and self._thread.url == url:
             return known  # type: ignore[no-any-return] # the library ships no types
-        made = http_connection(url, timeout=self._timeout, **self._auth.tls)
+        made = http_connection(url, timeout=self._timeout, **self.auth.tls)
         self._thread.connection, self._thread.url = made, url
         self._opened.append(made[1])
         return made[0], made[1]

@@ -98,11 +98,8 @@ def client_digest(client_id: str) -> str:
 
 def parameters(content_type: str) -> dict[str, str]:
     """The parameters of a content type; whitespace is Swift's to change."""
-    found = {}
-    for part in content_type.split(";")[1:]:
-        key, _, value = part.strip().partition("=")
-        found[key] = value
-    return found
+    parts = (part.strip().partition("=") for part in content_type.split(";")[1:])
+    return {key: value for key, _, value in parts}
 
 
 def content_type(kind: str, **values: str | int) -> str:

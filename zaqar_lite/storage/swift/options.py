@@ -13,7 +13,7 @@ import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from requests import RequestException
 from swiftclient.client import get_auth
@@ -46,7 +46,8 @@ class Auth(ABC):
         Of many threads that have none, or were refused one, the first asks for it.
 
         Raises:
-            AuthError: the auth service does not answer, or refuses.
+            AuthError: the auth service does not answer, or can't say where the account is.
+            ConfigurationError: it refuses the user or the key.
         """
         with self._lock:
             if self._known is None or self._known[1] == stale:
@@ -80,8 +81,10 @@ class AuthV1(Auth):
                 **self.tls,
             )
         except ClientException as exc:
-            status = exc.http_status or "no status"
-            raise AuthError(f"auth at {shown(self._url)} answers {status}") from exc
+            told = f"auth at {shown(self._url)} answers {exc.http_status or 'no status'}"
+            if exc.http_status in {401, 403}:
+                raise ConfigurationError(f"Swift refuses the URI's USER or KEY: {told}.") from exc
+            raise AuthError(told) from exc
         except (RequestException, OSError) as exc:
             raise AuthError(f"auth at {shown(self._url)} does not answer") from exc
         return url, token
@@ -95,6 +98,7 @@ class Keystone(Auth):
         try:
             # Only this class needs the extra "keystone".
             from keystoneauth1.exceptions import ClientException as KeystoneError  # noqa: PLC0415
+            from keystoneauth1.exceptions import Unauthorized  # noqa: PLC0415
             from openstack.config import OpenStackConfig  # noqa: PLC0415
             from openstack.exceptions import SDKException  # noqa: PLC0415
         except ModuleNotFoundError as exc:
@@ -102,6 +106,7 @@ class Keystone(Auth):
                 f"Keystone needs the Python package {exc.name!r}: "
                 "pip install 'zaqar-lite[swift,keystone]'."
             ) from exc
+        self._refusal: type[Exception] = Unauthorized
         self._failures: tuple[type[Exception], ...] = (KeystoneError, RequestException, OSError)
         try:
             with warnings.catch_warnings():
@@ -123,6 +128,8 @@ class Keystone(Auth):
             url = self._session.get_endpoint(
                 service_type="object-store", interface=self._interface, region_name=self._region
             )
+        except self._refusal as exc:
+            raise ConfigurationError("Keystone refuses the account of the store's cloud.") from exc
         except self._failures as exc:
             raise AuthError(f"Keystone gives no token: {type(exc).__name__}") from exc
         if not token or not url:
@@ -172,7 +179,7 @@ def read(uri: str, options: StoreOptions) -> SwiftOptions:
         raise ConfigurationError(
             f"{options.workers} workers on Swift need a coordination URL: Swift has no "
             "compare-and-swap, so the lock that keeps a message from two claims must be outside. "
-            "Set coordination_url to a tooz URL (redis://..., etcd3+http://..., "
+            "Set store_options.coordination_url to a tooz URL (redis://..., etcd3+http://..., "
             "file:///a/shared/directory), or use --workers 1."
         )
     url, lease = _with_lease(coordination, numbers["lease"]) if coordination else (None, 0.0)
@@ -184,7 +191,7 @@ def read(uri: str, options: StoreOptions) -> SwiftOptions:
             "Raise 'lease', or lower 'timeout'."
         )
     return SwiftOptions(
-        auth=_auth(parts.scheme.lower(), uri, query, numbers["timeout"]),
+        auth=_auth(parts, query, numbers["timeout"]),
         prefix=_prefix(query.get("prefix", "zaqar")),
         connections=int(numbers["connections"]),
         timeout=numbers["timeout"],
@@ -194,8 +201,7 @@ def read(uri: str, options: StoreOptions) -> SwiftOptions:
     )
 
 
-def _auth(scheme: str, uri: str, query: dict[str, str], timeout: float) -> Auth:
-    parts = urlsplit(uri)
+def _auth(parts: SplitResult, query: dict[str, str], timeout: float) -> Auth:
     if "cloud" in query:
         if parts.netloc or parts.path.strip("/"):
             raise ConfigurationError(
@@ -213,7 +219,7 @@ def _auth(scheme: str, uri: str, query: dict[str, str], timeout: float) -> Auth:
     if "cacert" in query:
         tls["cacert"] = query["cacert"]
     return AuthV1(
-        f"{scheme.removeprefix('swift+')}://{place}{parts.path or '/auth/v1.0'}",
+        f"{parts.scheme.removeprefix('swift+')}://{place}{parts.path or '/auth/v1.0'}",
         unquote(parts.username),
         unquote(parts.password),
         timeout=timeout,
