@@ -86,8 +86,7 @@ def test_a_store_that_does_not_answer_yet_is_waited_for(workers: str) -> None:
     "uri", ["redis://127.0.0.1:{}/0", "mongodb://127.0.0.1:{}/?serverSelectionTimeoutMS=4000"]
 )
 def test_a_server_that_waits_for_its_store_says_why_and_ends_by_a_signal(uri: str) -> None:
-    port = free_port()
-    server = ServerProcess(uri.format(port))
+    server = ServerProcess(uri.format(port := free_port()))
     with server.start(ready=503):
         wait_until(lambda: any(str(port) in line for line in lines(server, WAITS)), [])
         assert server.terminate() == 0

@@ -1,6 +1,7 @@
 """The catalogue of pools forgets where deleted queues lay."""
 
 from contextlib import suppress
+from functools import partial
 from typing import NoReturn, cast
 
 import pytest
@@ -221,12 +222,8 @@ async def test_a_queue_lies_beside_its_dead_letters_though_others_make_them_mean
     placements = Placements(cast(ManagementStore, store), others._registry, clock)
     for name in ("a", "b"):
         await others._registry.put_pool(Pool(name, f"memory://{name}", 1))
-
-    async def meanwhile() -> None:
-        await others.write(letters, Place("b"), 0)
-
     monkeypatch.setattr(module, "pick", lambda _: "a")
-    store.at, store.meanwhile = at, meanwhile
+    store.at, store.meanwhile = at, partial(others.write, letters, Place("b"), 0)
     with suppress(RecordChanged):  # who is slower leaves them where they are
         await placements.decide(queue, {"_dead_letter_queue": "letters"})
     places = [(await others.entry(one)).place.pool for one in (queue, letters)]
