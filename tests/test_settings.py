@@ -142,7 +142,7 @@ SECRET = "not to be seen in any message, at all"
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        ({**KEYSTONE, "keystone_url": None}, "keystone_url"),
+        *(({**KEYSTONE, "keystone_url": url}, "keystone_url") for url in (None, "id:5000")),
         ({**KEYSTONE, "keystone_cloud": "no such entry"}, "no such entry"),
         ({**KEYSTONE, "keystone_believed_for": 301}, "keystone_believed_for"),
         *(({**ISSUER, name: None}, name) for name in ISSUER if name != "auth"),

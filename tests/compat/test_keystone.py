@@ -230,9 +230,9 @@ def test_a_token_that_is_revoked_or_of_no_project_opens_nothing(cloud: Cloud) ->
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"] == f'Keystone uri="{cloud.keystone.url}"'
     assert cloud.ask(token[:-5] + "AAAA=").status_code == 401
-    of_system = cloud.keystone.log_in("admin", system=True)
-    answer = cloud.ask(of_system)
+    answer = cloud.ask(cloud.keystone.log_in("admin", system=True), X_Project_ID="other")
     assert (answer.status_code, answer.json()["title"]) == (400, "Project-Id Missing")
+    assert "token belongs to no project" in answer.text
 
 
 def test_an_application_credential_opens_what_its_rules_say(cloud: Cloud) -> None:

@@ -242,9 +242,10 @@ def _set_project(request: Request) -> None:
     """
     value = request.headers.get(b"x-project-id", request.headers.get(b"x-tenant-id"))
     if value is None:
-        raise Refused(
-            400, "Project-Id Missing", "The header X-PROJECT-ID was missing from the request."
-        )
+        text = "The header X-PROJECT-ID was missing from the request."
+        if request.principal.how is How.KEYSTONE:
+            text = "The token belongs to no project: ask Keystone for one of a project."
+        raise Refused(400, "Project-Id Missing", text)
     try:
         project = value.decode()
     except UnicodeDecodeError:

@@ -211,9 +211,9 @@ def _check_identity(settings: Settings) -> None:
                 raise ConfigurationError(f"auth is jwt, so {name} must be set.")
     if "keystone" in settings.providers and not (settings.keystone_url or settings.keystone_cloud):
         raise ConfigurationError("auth is keystone, so keystone_url or keystone_cloud must be set.")
-    if settings.policy_file is not None and not {"jwt", "keystone"}.intersection(
-        settings.providers
-    ):
+    if settings.keystone_url and not settings.keystone_url.startswith(("http://", "https://")):
+        raise ConfigurationError("keystone_url must begin with http:// or https://.")
+    if settings.policy_file is not None and {"jwt", "keystone"}.isdisjoint(settings.providers):
         raise ConfigurationError(
             "policy_file is about the roles of tokens: auth must name jwt or keystone."
         )

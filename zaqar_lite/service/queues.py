@@ -302,8 +302,8 @@ class Queues:
                 )
             if capability not in self.messages.capabilities:
                 raise Invalid(
-                    f"{key} needs a message store with the capability {capability.value}; "
-                    "GET /v2/health in admin mode lists those that this server's store has."
+                    f"{key} needs the embedded store for the messages (its capability "
+                    f"{capability.value}); this server keeps them in another store."
                 )
 
     async def _check_chain(self, queue: QueueRef, metadata: Mapping[str, Any]) -> None:
