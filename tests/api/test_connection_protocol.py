@@ -8,6 +8,7 @@ from uvicorn.server import ServerState
 
 from tests.api.sockets import UPGRADE, parsed, request
 from tests.api.test_connections import MESSAGE, POST
+from tests.failing import failing
 from tests.waiting import until
 from zaqar_lite.api.request import Request, Response, Write
 from zaqar_lite.main import create_app
@@ -168,11 +169,8 @@ async def test_a_socket_that_begins_behind_an_answer_is_read_on() -> None:
 
 @pytest.mark.parametrize("path", ["/ui/", "/openapi.json"])
 async def test_what_fails_beside_the_routes_is_answered_too(path: str) -> None:
-    async def fails(*_: object) -> Any:
-        raise LookupError(path)
-
     app = create_app(load(environment={}, overrides={"store": "memory://"}))
-    app.page = app.describe = fails
+    app.page = app.describe = failing(LookupError(path))
     connection, wire = _connected(app)
     connection.data_received(request("GET", path))
     await until(lambda: wire.written != b"")

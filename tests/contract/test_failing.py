@@ -18,6 +18,7 @@ from tests.contract.subject import (
     some,
     texts,
 )
+from tests.failing import failing
 from zaqar_lite.domain.attempts import LAPSED, MAX_CLAIMS, Ended
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import (
@@ -26,7 +27,6 @@ from zaqar_lite.domain.models import (
     DelayMode,
     HistoryState,
     Message,
-    QueueRef,
     RetryPolicy,
 )
 from zaqar_lite.domain.settlements import Outcome
@@ -156,12 +156,8 @@ async def test_a_sweep_that_can_not_learn_a_policy_loses_nothing(queue: QueueUnd
     """The records may lie in another store, which may be down for a moment."""
     (message_id,) = await queue.post("a")
     await let_lapse(queue)
-
-    async def fails(_: QueueRef) -> RetryPolicy:
-        raise Unavailable("The other store does not answer.")
-
     with suppress(Unavailable):
-        await queue.stores.messages.sweep(1_000, fails)
+        await queue.stores.messages.sweep(1_000, failing(Unavailable("The other one is away.")))
     assert await queue.counts() == (1, 0, 0)
     await queue.sweep({queue.ref: RetryPolicy(backoff=backoff(10 * MINUTE))})
     message = await queue.get_one(message_id)

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from tests.failing import failing
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.identity import DELIVERIES_PROJECT
@@ -154,11 +155,7 @@ async def test_a_process_that_stops_leaves_its_permits_at_once() -> None:
 
 async def test_each_has_its_part_while_the_store_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     processes = Processes()
-
-    async def away(*_: object, **__: object) -> None:
-        raise Unavailable("away")
-
-    monkeypatch.setattr(processes.management, "put_record", away)
+    monkeypatch.setattr(processes.management, "put_record", failing(Unavailable("away")))
     assert await processes.take(0, 6) == 2
 
 

@@ -4,11 +4,12 @@ import asyncio
 import operator
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from tests.failing import failing
 from tests.service.pools import (
     CLIENT,
     LETTERS,
@@ -347,9 +348,7 @@ async def test_a_queue_that_no_other_pool_fits_holds_up_no_other(pools: Pools) -
 async def test_a_pool_that_is_away_holds_up_only_what_goes_there(
     pools: Pools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def away(*_: object, **__: object) -> NoReturn:
-        raise Unavailable("planted")
-
+    away = failing(Unavailable("planted"))
     other = QueueRef("p", "others")
     await pools.registry.put_pool(Pool("newer", "memory://newer", 1))
     posted = await pools.post(3)
@@ -525,9 +524,7 @@ async def test_of_what_is_frozen_letters_wait_and_what_was_delivered_is_deleted(
 async def test_a_pool_that_is_away_holds_up_no_delivery_as_the_servers_own_store_does(
     pools: Pools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def away(*_: object, **__: object) -> None:
-        raise Unavailable("away")
-
+    away = failing(Unavailable("away"))
     queue, home, request = outbox_queue("p"), pools.messages.home, ClaimRequest(1, ttl_ms=60_000)
     await pools.messages.pool("old")
     for store in (pools.old, home):

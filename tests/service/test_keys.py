@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.failing import failing
 from tests.service.composed import Failing
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid, TooMany, Unauthenticated, Unavailable
@@ -215,9 +216,7 @@ async def test_a_key_that_is_disabled_during_its_rotation_has_no_successor(
 async def test_a_store_that_is_away_is_no_failure_of_an_address(
     management: ManagementStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def away(*_: object) -> Record | None:
-        raise Unavailable("The store did not answer.")
-
+    away = failing(Unavailable("The store did not answer."))
     keys = Keys(management, CLOCK)
     _, text = await keys.create(OPERATOR, "p", ["*:*"])
     authenticator = Authenticator([keys], 4, CLOCK)  # two tries at once

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.failing import failing
 from tests.waiting import until
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import TooMany, Unavailable
@@ -327,11 +328,7 @@ async def test_a_bug_of_the_store_does_not_end_the_safety_poll(house: House) -> 
 async def test_a_queue_that_a_bug_lets_nobody_watch_is_asked_about_all_the_same(
     house: House,
 ) -> None:
-
-    async def watch(*_: object) -> Watch:
-        raise KeyError
-
-    house.messages.watch = watch  # type: ignore[method-assign, assignment]
+    house.messages.watch = failing(KeyError())  # type: ignore[method-assign]
     waiting = asyncio.create_task(house.wait(QUEUE, seconds=60))
     await turns()
     (posted,) = await house.post(QUEUE)

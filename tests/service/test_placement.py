@@ -2,10 +2,11 @@
 
 from contextlib import suppress
 from functools import partial
-from typing import NoReturn, cast
+from typing import cast
 
 import pytest
 
+from tests.failing import failing
 from tests.service.test_subscriptions import Interrupted
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import (
@@ -111,12 +112,8 @@ async def test_a_queue_that_could_not_be_made_leaves_its_pool_when_it_is_deleted
     management, registry, placements, queues = of_one_queue(clock)
     await registry.put_pool(Pool("a", "memory://a", 1))
     queue, never = QueueRef("p", "q"), QueueRef("p", "never")
-
-    async def fail(*_: object, **__: object) -> NoReturn:
-        raise Unavailable("The store is away.")
-
     with monkeypatch.context() as away:
-        away.setattr(management, "create_queue", fail)
+        away.setattr(management, "create_queue", failing(Unavailable("The store is away.")))
         with pytest.raises(Unavailable):
             await queues.create(queue, {})
     assert await placements.holds("a") == queue

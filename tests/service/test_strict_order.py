@@ -9,6 +9,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from tests.failing import failing
 from tests.service.composed import Composed, Failing
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid, Unavailable
@@ -187,12 +188,8 @@ async def test_work_that_the_store_ends_holds_no_queue(monkeypatch: pytest.Monke
 
     await process.line_up(made, "a")
     order = process.strict_order(deliver, look)
-
-    async def away(*_: object, **__: object) -> None:
-        raise Unavailable("The queue is being moved.")
-
     with monkeypatch.context() as patch:
-        patch.setattr(process.store, "delete", away)
+        patch.setattr(process.store, "delete", failing(Unavailable("It is being moved.")))
         with pytest.raises(Unavailable):
             await order.work(QUEUE, made)
     assert await order.work(QUEUE, made) is None
@@ -313,10 +310,7 @@ async def test_what_no_queue_takes_is_kept_to_be_listed(monkeypatch: pytest.Monk
     draft = SubscriptionDraft("http://r.example/", options={"dead_letter_queue": "letters"})
     made = (await process.subscriptions.create(QUEUE, draft)).id
     subscription = await process.subscriptions.get(QUEUE, made)
-
-    async def refuse(_: QueueRef) -> None:
-        raise Invalid("No pool that fits can do it.")
-
+    refuse = failing(Invalid("No pool that fits can do it."))
     monkeypatch.setattr(process.queues, "ensure", refuse)
     delivery = Delivery("p", "orders", made, "a", 0, msgspec.Raw(b"1"))
     await deliveries.bury(delivery, subscription, "the receiver answered 404")

@@ -20,6 +20,7 @@ from tests.drivers.opendata.contract_hooks import check_database
 from tests.drivers.opendata.rfc import decode_active, read_config
 from tests.drivers.opendata.store import Store
 from tests.drivers.store import HOUR, MINUTE, OTHER, QUEUE
+from tests.failing import failing
 from tests.waiting import until_available
 from zaqar_lite.domain.errors import NotFound, Unavailable
 from zaqar_lite.domain.ids import new_claim_id, new_message_id
@@ -321,10 +322,7 @@ async def test_an_acknowledgement_that_failed_is_not_taken_for_one_that_was_stor
 ) -> None:
     """The tables are filled anew, so that another try is no try to delete what is not there."""
     (message_id,) = await store.post("a")
-
-    async def fail(*_: object) -> None:
-        raise error("planted")
-
+    fail = failing(error("planted"))
     with patch.object(store.db.engine, "_write", fail), pytest.raises(Unavailable):
         await store.messages.delete(QUEUE, [message_id], claim_ids=None)
     await until_available(lambda: store.post("b"))
@@ -483,10 +481,7 @@ async def test_the_loop_runs_while_a_store_is_opened_anew(
 
 async def fail_once(store: Store) -> None:
     """Let a commit of the engine fail, and post again until that is taken."""
-
-    async def fail(_: Batch) -> None:
-        raise Unavailable("planted")
-
+    fail = failing(Unavailable("planted"))
     with patch.object(store.db.engine, "commit", fail), pytest.raises(Unavailable):
         await store.post("refused")
     await until_available(lambda: store.post("after"))

@@ -10,6 +10,7 @@ import pytest
 
 from tests.contract.subject import MINUTE, QueueUnderTest
 from tests.drivers.redis.steps import crash_before
+from tests.failing import failing
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import QueueRecord, QueueRef
 from zaqar_lite.storage.redis.keys import keys_of, keys_of_project
@@ -51,10 +52,7 @@ async def test_an_index_that_was_not_changed_is_mended(
     queue = QueueUnderTest(queue.stores, QueueRef(f"project-{queue.ref.name}", "q"))
     management, project = queue.stores.management, queue.ref.project
     record = await create(queue, _dead_letter_queue="old")
-
-    async def crash(*_: Any) -> None:
-        raise Unavailable("crash")
-
+    crash = failing(Unavailable("crash"))
     updated_record = QueueRecord(
         queue.ref, {"_dead_letter_queue": "new"}, record.version, exposing=True
     )
