@@ -234,14 +234,9 @@ def test_a_reader_that_goes_away_is_no_traceback(
 ) -> None:
     client.post_all(queue, ("x" * 500 for _ in range(2000)))
     words = [*ZAQAR, "message", "list", queue, "--url", server.url, "--project", "tests"]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    with process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.readline()
-        process.stdout.close()
-        assert process.wait(20) == 128 + signal.SIGPIPE
-        assert process.stderr.read() == b""
+    piped = '"$@" | head -1 > /dev/null; exit "${PIPESTATUS[0]}"'
+    done = run_program(["bash", "-c", piped, "bash", *words])
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -177,21 +177,30 @@ def test_an_address_that_is_not_the_servers_is_recognised(
 @pytest.mark.parametrize(
     "words",
     [
-        ("message", "tail", "QUEUE"),
-        ("message", "list", "QUEUE", "--wait", "60s"),
-        ("message", "pop", "QUEUE", "--wait", "60s"),
-        ("claim", "create", "QUEUE", "--wait", "60s"),
-        ("message", "post", "QUEUE", "--file", "-"),
-        ("watch", "QUEUE"),
+        ["message", "tail", "jobs"],
+        ["message", "list", "jobs", "--wait", "60s"],
+        ["message", "pop", "jobs", "--wait", "60s"],
+        ["claim", "create", "jobs", "--wait", "60s"],
+        ["watch", "jobs"],
     ],
 )
 def test_ctrl_c_ends_a_command_that_waits(
-    server: ServerProcess, queue: str, words: tuple[str, ...], tmp_path: Path
+    server: ServerProcess, words: list[str], tmp_path: Path
 ) -> None:
-    given = [queue if word == "QUEUE" else word for word in words]
-    code, said = interrupted([*given, "--url", server.url], tmp_path)
+    code, said = interrupted(server, words, tmp_path)
     assert code == 130
     assert "Traceback" not in said
+
+
+def test_what_a_producer_sent_is_posted_while_it_pauses(
+    server: ServerProcess, queue: str, client: Client, tmp_path: Path
+) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe")
+    words = ["message", "post", queue, "--file", str(pipe), "--batch-size", "1"]
+    with pipe.open("r+b", buffering=0) as producer:
+        producer.write(b"1\n2\n")
+        code, said = interrupted(server, words, tmp_path, lambda: client.stats(queue).total == 2)
+    assert (code, "Traceback" in said) == (130, False)
 
 
 def test_ctrl_c_gives_the_message_of_a_command_back(
@@ -200,32 +209,28 @@ def test_ctrl_c_gives_the_message_of_a_command_back(
     client.post(queue, 1)
     begun = tmp_path / "begun"
     program = ["sh", "-c", f"touch {begun}; exec sleep 600"]
-    words = ["claim", "run", queue, "--url", server.url, "--project", "tests", "--", *program]
-    code, _ = interrupted(words, tmp_path, when=begun.exists)
+    code, _ = interrupted(server, ["claim", "run", queue, "--", *program], tmp_path, begun.exists)
     assert code == 130
     (message,) = client.list_messages(queue, details=True)
     assert not message.failure_count
 
 
 def interrupted(
-    words: list[str], folder: Path, *, when: Callable[[], bool] | None = None
+    server: ServerProcess, words: list[str], folder: Path, when: Callable[[], bool] | None = None
 ) -> tuple[int, str]:
     """Run a command, interrupt it as a terminal does, with all that it started; see its end."""
     log = folder / "said"
     with log.open("wb") as said:
         process = subprocess.Popen(
-            [*ZAQAR, *words],
+            [*ZAQAR, "--url", server.url, "--project", "tests", *words],
             stdin=subprocess.PIPE,
             stdout=said,
             stderr=said,
             start_new_session=True,
         )
         with process:
-            if when is None:
-                wait_until(lambda: connections(process.pid) > 0, [], timeout=60)
-                time.sleep(0.3)
-            else:
-                wait_until(when, [], timeout=60)
+            wait_until(when or (lambda: connections(process.pid) > 0), [], timeout=60)
+            time.sleep(0.3)
             os.killpg(process.pid, signal.SIGINT)
             try:
                 code = process.wait(20)

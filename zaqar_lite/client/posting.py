@@ -152,10 +152,8 @@ class Posting(Generic[T]):
                 raise
             self._reject(Rejected(index, item, error))
             return None
-        full: list[Entry[T]] | None = None
         size = len(encoded) + 1  # the comma
-        if self._entries and self._bytes + size > self._options.batch_bytes:
-            full = self.flush()
+        full = self.flush() if self._bytes + size > self._options.batch_bytes else None
         keyed = isinstance(message, NewMessage) and message.idempotency_key is not None
         self._entries.append(Entry(index, item, encoded, keyed))
         self._bytes += size
@@ -269,7 +267,9 @@ def post_all(
 
         def send(entries: list[Entry[T]]) -> None:
             time.sleep(posting.wait(len(entries)))
-            if len(under_way) >= posting.most_under_way(most):
+            while under_way and (
+                under_way[0].done() or len(under_way) >= posting.most_under_way(most)
+            ):
                 posting.count(under_way.popleft().result())
             under_way.append(threads.submit(client._run, posting.send(entries)))
 

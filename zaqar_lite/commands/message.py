@@ -187,7 +187,7 @@ def post(client: "sdk.Client", arguments: argparse.Namespace, output: Output) ->
     if arguments.file is not None:
         from zaqar_lite.commands import file_posting  # noqa: PLC0415 - loads what only a file needs
 
-        return file_posting.post_file(arguments, output)
+        return file_posting.post_file(client, arguments, output)
     messages = [_new_message(arguments, text) for text in arguments.body]
     if arguments.dry_run:
         output.record({"queue": arguments.queue, "messages": len(messages), "dry_run": True})
