@@ -215,7 +215,7 @@ class Keystone:
 
     def _fails(self, why: str, *, pause: float = 0.0) -> Unavailable:
         """Say in the log what is wrong, once until it works again; ask nothing for so long."""
-        self._asks_at = time.monotonic() + pause
+        self._asks_at = max(self._asks_at, time.monotonic() + pause)
         if why != self._told:
             self._told = why
             logger.error("Keystone can't say whose a token is: %s", why)
