@@ -30,12 +30,12 @@ LETTERS = "/v2/queues/letters"
 SAMPLES = Path(__file__).parents[2] / "api-ref" / "source" / "samples"
 
 
-async def let_die(api: Api, *bodies: Any, reason: str = "http_503", **fields: Any) -> list[str]:
-    """Post messages to the test's queue, and send them to the dead letters."""
-    await api.call("PUT", "", {"_dead_letter_queue": "letters"})
+async def let_die(api: Api, *bodies: Any, **fields: Any) -> list[str]:
+    """Post messages to the test's queue, and let them fail once, which makes them dead letters."""
+    await api.call("PUT", "", {"_dead_letter_queue": "letters", "_max_failures": 1})
     ids = await api.post(*({"body": body, **fields} for body in bodies))
     for message in await api.claim(20):
-        act = {"claim": {"dead": True, "reason": reason}}
+        act = {"claim": {"failed": True, "reason": "http_503"}}
         await api.expect(204, "PATCH", message["href"], act)
     return ids
 
@@ -58,11 +58,16 @@ async def test_a_dry_run_tells_what_is_meant(api: Api) -> None:
     ids = await let_die(api, "x", "y", headers={"kind": "a"})
     choices: list[tuple[dict[str, Any], int]] = [
         ({}, 2),
+        ({"source": api.queue}, 2),
         ({"source": "nobody"}, 0),
+        ({"reason": "http_503"}, 2),
+        ({"reason": "max_failures"}, 2),
+        ({"reason": "lapsed"}, 0),
         ({"headers": {"kind": "a"}}, 2),
         ({"headers": {"kind": "b"}}, 0),
         ({"older_than": 60}, 0),
         ({"where": "reason = 'http_503' AND kind = 'a'"}, 2),
+        ({"where": f"source = '{api.queue}' AND failure_count = 1 AND redriven < 1"}, 2),
         ({"where": "claim_count > 1"}, 0),
         ({"body": {"path": "", "equals": "x"}}, 0),
     ]

@@ -77,10 +77,10 @@ class OpenDataMessageStore(SqlMessageStore):
 
     async def sweep(self, limit: int, retries_of: RetryPolicyOf = no_retries) -> SweepResult:
         swept = await super().sweep(limit, retries_of)
-        deleted = 0
-        while swept.total + deleted < limit and await self._db.read(_NO_QUEUE, _has_unrouted):
-            deleted += await self._db.write(_end_unrouted)
-        return swept._replace(deleted=swept.deleted + deleted)
+        while swept.total < limit and await self._db.read(_NO_QUEUE, _has_unrouted):
+            ended = await self._db.write(_end_unrouted)
+            swept = swept._replace(deleted=swept.deleted + ended)
+        return swept
 
 
 def digest_of(key: str) -> str:

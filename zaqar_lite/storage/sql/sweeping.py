@@ -39,13 +39,12 @@ async def sweep(db: Database, limit: int, retries_of: RetryPolicyOf) -> SweepRes
         swept = swept.plus(done)
         if done.total:
             await next_turn()
-    deleted = 0
-    while swept.total + deleted < limit:
+    while swept.total < limit:
         number = await db.read(_NO_QUEUE, lambda db: db.execute(_ANY_GARBAGE).get)
         step = await db.write(_delete_garbage, number) if number else 0
         if not step:
             break
-        deleted += step
+        swept = swept._replace(deleted=swept.deleted + step)
         await next_turn()
     for _ in range(_GIVEN_BACK):
         if not await db.read(_NO_QUEUE, lambda db: db.place.has_spare_pages()):
@@ -53,7 +52,7 @@ async def sweep(db: Database, limit: int, retries_of: RetryPolicyOf) -> SweepRes
         await db.write(lambda db: db.place.give_back_pages())
     with suppress(Unavailable):  # a full disk has more room after the next sweep
         await posting.finish_posts(db)
-    return swept._replace(deleted=swept.deleted + deleted)
+    return swept
 
 
 _NO_QUEUE = QueueRef("", "")
