@@ -155,12 +155,21 @@ async def test_the_sweep_goes_on_until_nothing_is_left_and_rests_then(house: Hou
     assert len(house.messages.swept) == done
 
 
-async def test_an_exposing_queue_is_drained_and_becomes_normal(house: House) -> None:
+async def away(*_: object, **__: object) -> None:
+    raise Unavailable("away")
+
+
+async def test_an_exposing_queue_is_drained_and_becomes_normal(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
     metadata = {"_default_message_delay": 60}
     record, _ = await house.management.create_queue(QUEUE, metadata, max_queues=9)
     await house.post(2_500, delay=MINUTE)
     exposing = type(record)(QUEUE, {}, record.version, exposing=True)
     await house.management.update_queue(exposing)
+    with monkeypatch.context() as broken:
+        broken.setattr(house.messages, "release_delayed", away)
+        assert await house.janitor.step() == 0  # so that it rests
     assert [await house.janitor.step() for _ in range(12)] == [*[250] * 10, 1, 0]
     assert (await house.messages.stats(QUEUE)).ready == 2_500
     assert not await house.management.exposing_queues(limit=9)

@@ -50,6 +50,13 @@ def test_the_seconds_left(order: Order, examined: int, selected: int, left: int 
     assert job.seconds_left(15_000) is None
 
 
+def test_a_hundred_queues_are_counted_by_name_and_all_others_together() -> None:
+    job = Job("j", "letters", JobAct.REDRIVE, Order(filter=Choice()), 0)
+    for names in (range(102), (0, 101)):
+        job.count(0, {}, {f"q{name}": 1 for name in names})
+    assert job.targets == {"q0": 2, **{f"q{name}": 1 for name in range(1, 100)}, "": 3}
+
+
 DUE = "2030-01-01T00:00:00Z"
 
 

@@ -66,6 +66,15 @@ async def test_queues_that_come_and_go_keep_no_other_from_being_forgotten() -> N
     assert [one.name for one in kept] == [f"a-{number:03}" for number in range(250)]
 
 
+async def test_a_masked_option_that_is_sent_back_stays_what_it_is() -> None:
+    _, registry, _, _ = of_one_queue(Clock())
+    pool = Pool("one", "memory://one", 1, options={"password": "hush", "page": 3})
+    await registry.put_pool(pool)
+    change = {**pool.shown_options, "page": 4, "api_key": "***"}
+    changed, _ = await registry.change_pool("one", {"options": change})
+    assert changed.options == {"password": "hush", "page": 4, "api_key": "***"}
+
+
 async def test_many_entries_go_soon_after_their_queues() -> None:
     clock = Clock()
     management, placements = catalogue(clock)

@@ -155,7 +155,7 @@ class ConcurrencyLeases(BackgroundWorker):
 
             def wanted(others: int, _: int) -> int:
                 free = max(quota - others, 0)
-                return min(free, used + max(free - used, 0) // _SPARE)
+                return min(free, used + (free - used) // _SPARE)
 
             try:
                 if self.monotonic() - self._heard_at > HEARTBEAT:
@@ -220,7 +220,7 @@ class ConcurrencyLeases(BackgroundWorker):
         if self._has and self.monotonic() - self._heard_at > EXPIRES - HEARTBEAT:
             self._stale |= self._has.keys()
             self._has.clear()  # others may have taken the permits: those in use are leased again
-        if self._has or self._stale or self._reported or any(self._uses().values()):
+        if self._reported or any(self._uses().values()):
             await self._send_heartbeat()
         for limit in self._limits:
             for place in {*self._has, *self._stale}:
