@@ -253,7 +253,8 @@ async def test_what_is_delayed_is_moved_by_seconds_or_to_an_instant(api: Api) ->
     first, second, third = await delayed(api, None, None, None)
     due = (await api.call("GET", f"messages/{first}?details=true")).json()["delay_expires"]
     order = {"filter": {"due_after": "2001-01-01T00:00:00Z"}, "limit": 2, "by": -500}
-    assert (await run(api, "delayed/move", order))["done"] == 2
+    job = await run(api, "delayed/move", order)
+    assert (job["examined"], job["selected"], job["done"]) == (2, 2, 2)
     shown = (await api.call("GET", f"messages/{first}?details=true")).json()
     assert shown["delay_expires"] != due
     api.advance(101)

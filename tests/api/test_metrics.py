@@ -52,8 +52,11 @@ async def settle(api: Api, message: dict[str, Any], document: dict[str, Any]) ->
 async def test_tells_what_its_process_uses(make_api: MakeApi) -> None:
     async with make_api() as api:
         before = time.process_time()
-        used = (await scrape(api))["process_cpu_seconds_total"]
+        found = await scrape(api)
+        used = found["process_cpu_seconds_total"]
         assert before - 0.1 <= used <= time.process_time() + 0.1
+        resident = re.findall(r"VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text())
+        assert found["process_resident_memory_bytes"] == pytest.approx(int(*resident) << 10, rel=0.3)
 
 
 async def test_counts_what_happens_to_messages(make_api: MakeApi) -> None:

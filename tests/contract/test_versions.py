@@ -63,6 +63,9 @@ async def test_the_right_version_is_served(queue: QueueUnderTest, operation: Ope
     for version in (record.version, None):
         (delayed,) = await queue.post("delayed", delay=10 * MINUTE, ttl=HOUR)
         await operation(queue, delayed, version)
+    await queue.purge()
+    await management.delete_queue(queue.ref, version=record.version)
+    await operation(queue, await fill(queue), 0)
 
 
 async def is_changed(queue: QueueUnderTest, record: QueueRecord) -> None:

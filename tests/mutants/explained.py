@@ -142,6 +142,8 @@ zaqar_lite/service/schedules/schedules.py
     No schedule is due in the first millisecond of 1970.
   1 -> 2 in: after = max(after, read_instant(plan.start) - 1)
     No schedule fires twice within a millisecond.
+  < -> <= in: if now < self.due_at + GRACE_MS:
+    To the millisecond; who comes to it half a minute late has missed it or not.
 zaqar_lite/service/schedules/timing.py
   0 -> 1 in: next(self.after(0))
     Whether an expression ever fires; none fires in the first millisecond of 1970 only.
@@ -192,6 +194,9 @@ zaqar_lite/storage/sql/place.py
 zaqar_lite/storage/sql/rows.py
   2 -> 3 in: body, holders = bodies[index], 2  # it is another message's: at least these two
     Only whether there is more than one is asked.
+zaqar_lite/storage/sql/settling.py
+  1 -> 2 in: position = db.take_positions(1, now * 1000)
+    A position is passed over; they grow in leaps anyhow.
 zaqar_lite/storage/sql/shares.py
   0 -> 1 in: while self._lines and self._room > 0:
     A batch whose room is one message has it for one request more, or not.

@@ -18,7 +18,7 @@ from zaqar_lite.domain.errors import (
     Unavailable,
 )
 from zaqar_lite.domain.limits import Limits
-from zaqar_lite.domain.models import Capability, QueueRef, StoreOptions
+from zaqar_lite.domain.models import Capability, QueueRecord, QueueRef, StoreOptions
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.pooling import placement as module
 from zaqar_lite.service.pooling.placement import LEFT_MS, MOVED_MS, PLACE, Place, Placements
@@ -142,6 +142,22 @@ async def test_a_dead_letter_queue_that_is_one_too_many_keeps_its_place() -> Non
     clock.advance(LEFT_MS)
     await placements.tidy()
     assert (await placements.entry(letters)).place == Place("a")
+
+
+async def test_a_dead_letter_queue_is_looked_at_once_in_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    management, _, _, queues = of_one_queue(Clock())
+    looks, letters = list[QueueRef](), QueueRef("p", "letters")
+
+    async def get_queue(queue: QueueRef) -> QueueRecord:
+        looks.append(queue)
+        return QueueRecord(queue, {}, 1)
+
+    monkeypatch.setattr(management, "get_queue", get_queue)
+    for queue in (letters, letters, None):
+        await queues.ensure_dead_letter_queue(queue)
+    assert looks == [letters]
 
 
 async def test_a_pool_that_can_not_be_made_can_do_nothing_and_hinders_nothing() -> None:

@@ -118,13 +118,13 @@ class Claims:
     async def settle(
         self, queue: QueueRef, claim_id: str, settlements: Sequence[Settlement]
     ) -> Sequence[Outcome]:
-        """Settle up to a claim's limit of messages; answer one outcome for each, in their order.
+        """Settle as many messages as `check_count` allows; answer an outcome for each, in order.
 
         Dead letters have left the queue when this returns, and are in their own then or at once
         afterwards (see the seam). That queue exists unless the project has too many.
 
         Raises:
-            Invalid: a value is out of range, a message is named twice, or there are too many.
+            Invalid: a value is out of range, or a message is named twice.
         """
         self._check_settlements(settlements)
         if not is_claim_id(claim_id):
@@ -164,7 +164,6 @@ class Claims:
         check_range("The number of messages", count, 1, self.limits.claim(large=True))
 
     def _check_settlements(self, settlements: Sequence[Settlement]) -> None:
-        self.check_count(len(settlements))
         names = [one.message_id for one in settlements]
         if len(set(names)) < len(names):
             twice = Counter(names).most_common(1)[0][0]
