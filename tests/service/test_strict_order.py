@@ -391,7 +391,7 @@ async def test_a_list_from_before_a_subscription_was_made_ends_nothing() -> None
     """What was posted to it since then is there for it, though this process read others before."""
     process = Process()
     await process.subscribe("other.example", ordered=False)
-    assert len(await process.subscribers.of(QUEUE)) == 1
+    assert len(await process.subscribers.of(QUEUE, 0)) == 1
     elsewhere = Process(process.clock, (process.store, process.management))
     made = await elsewhere.subscribe()
     await elsewhere.messages.post(QUEUE, [Draft(b"1")], size=1, client_id="c")

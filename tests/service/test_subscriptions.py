@@ -13,6 +13,7 @@ from zaqar_lite.domain.errors import Conflict, LimitReached, Unavailable
 from zaqar_lite.domain.metadata import ORDERED
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.subscriptions import Secret, Subscription, SubscriptionDraft
+from zaqar_lite.service.subscriptions import subscriber_cache
 from zaqar_lite.service.subscriptions.subscriber_cache import SubscriberCache
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 from zaqar_lite.storage.management import ManagementStore
@@ -59,6 +60,26 @@ async def test_a_deletion_that_fails_leaves_no_subscriber_there_twice(fails_at: 
     (only,) = await subscriptions.page(QUEUE, marker=None, limit=10)
     ended = subscriptions.subscriber_cache.has_ended
     assert (ended(before), ended(only)) == (fails_at != 1, False)
+
+
+async def test_subscribers_are_read_again_at_a_later_version_or_after_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one, reads = Composed(), 0
+    read = one.management.list_records
+
+    async def noted(*args: Any, **more: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        return await read(*args, **more)
+
+    await subscriptions_over(one).create(QUEUE, ORDERED_DRAFT)
+    monkeypatch.setattr(one.management, "list_records", noted)
+    cache = SubscriberCache(one.management)
+    for fresh, version, read_so_far in ((60, 1, 1), (60, 1, 1), (60, 2, 2), (60, 1, 2), (0, 1, 3)):
+        monkeypatch.setattr(subscriber_cache, "_FRESH", fresh)
+        assert len(await cache.of(QUEUE, version)) == 1
+        assert reads == read_so_far
 
 
 @pytest.mark.parametrize("ordered", [True, False])

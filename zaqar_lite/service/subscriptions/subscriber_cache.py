@@ -100,7 +100,7 @@ class SubscriberCache:
         """Tell whether this process ended a subscription since it was read."""
         return (subscription.id, subscription.created_at) in self._ended
 
-    async def of(self, queue: QueueRef, version: int = 0) -> Sequence[Subscription]:
+    async def of(self, queue: QueueRef, version: int) -> Sequence[Subscription]:
         """The subscriptions of a queue, at most a second old.
 
         They are not older than `version` of the queue's record (`record_of`) either. Each
