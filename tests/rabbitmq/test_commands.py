@@ -68,7 +68,7 @@ def test_what_makes_no_sense_exits_with_2_and_says_why(
             "would publish m to delay.ingest with key zaqar",
         ),
         (("relay",), "would relay queue delay.zaqar to http://127.0.0.1:8888"),
-        (("apply", "--via", "amqp"), "would declare 7 exchanges"),
+        (("apply", "--amqp-url", "amqp://127.0.0.1"), "would declare 7 exchanges"),
         (("plan", "--max-delay", "15"), "7 exchanges, 7 queues, 17 bindings"),
         (("explain", "0"), "delay.ingest -> delay.done -> queue delay.zaqar"),
     ],

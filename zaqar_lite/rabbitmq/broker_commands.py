@@ -31,7 +31,7 @@ from zaqar_lite.client.base_client import DEFAULT_URL
 from zaqar_lite.commands import contexts
 from zaqar_lite.domain.errors import Invalid, Unavailable
 from zaqar_lite.rabbitmq import amqp, cancellations
-from zaqar_lite.rabbitmq.commands import say
+from zaqar_lite.rabbitmq.commands import AMQP_URL, MANAGEMENT_URL, say
 from zaqar_lite.rabbitmq.drift import Kind
 from zaqar_lite.rabbitmq.management import Management
 from zaqar_lite.rabbitmq.messages import for_zaqar
@@ -50,7 +50,8 @@ def apply(arguments: argparse.Namespace, topology: Topology) -> int:
 
     The exit code is 2 when delays are wrong all the same: a policy, a foreign binding, a consumer.
     """
-    if arguments.via == "amqp":
+    alone = arguments.amqp_url != AMQP_URL and arguments.management_url == MANAGEMENT_URL
+    if (arguments.via or ("amqp" if alone else "management")) == "amqp":
         if arguments.prune:
             raise Invalid("AMQP cannot list what is extra; --prune needs --via management")
         if not arguments.dry_run:
@@ -105,8 +106,7 @@ def remove(arguments: argparse.Namespace, topology: Topology) -> int:
         for name, count in waits.items():
             say(f"{count} messages wait in {name}")
     else:
-        force = arguments.force
-        _connected(arguments, lambda broker: amqp.remove(broker, topology, force=force))
+        _connected(arguments, lambda broker: amqp.remove(broker, topology, force=arguments.force))
     say(f"{'would remove' if arguments.dry_run else 'removed'} {topology}")
     return 0
 

@@ -29,6 +29,8 @@ from zaqar_lite.rabbitmq.topology import (
 )
 
 OK, FAILED, DRIFT = 0, 1, 2
+AMQP_URL = "amqp://guest:guest@127.0.0.1:5672/"
+MANAGEMENT_URL = "http://guest:guest@127.0.0.1:15672"
 
 Command = Callable[[argparse.Namespace, Topology], int]
 say = partial(print, sep="\n", flush=True)
@@ -40,8 +42,8 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
     delay = subparsers.add_parser("delay", help="delays of any length on plain RabbitMQ")
     commands = delay.add_subparsers(dest="delay_command", metavar="COMMAND", required=True)
     shape = _shape()
-    amqp = _address("--amqp-url", "amqp://guest:guest@127.0.0.1:5672/", "amqp", "amqps")
-    management = _address("--management-url", "http://guest:guest@127.0.0.1:15672", "http", "https")
+    amqp = _address("--amqp-url", AMQP_URL, "amqp", "amqps")
+    management = _address("--management-url", MANAGEMENT_URL, "http", "https")
     management.add_argument("--vhost", default="/")
 
     def add(
@@ -54,7 +56,7 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
 
     add("plan", "print what a topology consists of", run=_plan)
     apply = add("apply", "make what is missing on the broker", amqp, management)
-    apply.add_argument("--via", choices=["management", "amqp"], default="management")
+    apply.add_argument("--via", choices=["management", "amqp"], help="amqp for --amqp-url alone")
     flag(apply, "--prune", "delete what is extra (management)")
     verify = add("verify", "compare the broker with the topology", management)
     flag(verify, "--json", "print the findings as JSON")
@@ -189,14 +191,13 @@ def _plan(_: argparse.Namespace, topology: Topology) -> int:
 
 
 def _explain(arguments: argparse.Namespace, topology: Topology) -> int:
-    key = topology.routing_key(arguments.delay, arguments.destination)
     path = topology.path(arguments.delay)
     units = topology.units(arguments.delay)
     exact = in_seconds(units, topology.unit_ms)
     say(
         f"delay        {exact} s = {units} units of {topology.unit_ms} ms = binary {units:b}",
         f"publish to   {topology.ingest}",
-        f"routing key  {key}",
+        f"routing key  {topology.routing_key(arguments.delay, arguments.destination)}",
         f"path         {len(path)} hops",
     )
     waited = 0
@@ -216,8 +217,7 @@ def _export(arguments: argparse.Namespace, topology: Topology) -> int:
         for name in exports.write_terraform(directory, topology, dry_run=arguments.dry_run):
             say(str(directory / name))
         return OK
-    export = exports.mermaid if arguments.format == "mermaid" else exports.definitions
-    text = export(topology)
+    text: str = getattr(exports, arguments.format)(topology)
     if output is None:
         sys.stdout.write(text)
     else:
