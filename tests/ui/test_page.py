@@ -85,6 +85,7 @@ async def test_pages_through_many_queues_and_messages(browser: Browser) -> None:
     while page:
         text = await browser.look(page)
         seen |= set(re.findall(r">(many-\d{3})</a>", text))
+        assert "queues on this page, those in trouble first" in text
         more = re.search(r'href="(\?marker=[^"]+)">Next', text)
         page, looks = browser.home + html.unescape(more[1]) if more else "", looks + 1
     assert len(seen) == 230
