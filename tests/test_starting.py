@@ -14,7 +14,7 @@ import pytest
 
 from tests.server import ServerProcess
 from tests.services.process import find_program, free_port, listens, run_program, wait_until
-from tests.services.redis import start_redis
+from tests.services.redis import RedisServer, start_redis
 from tests.test_tls import make_certificate, over_tls, subject
 
 HEADERS = {"Client-ID": str(uuid.uuid4()), "X-Project-ID": "demo"}
@@ -83,12 +83,23 @@ def test_a_store_that_does_not_answer_yet_is_waited_for(workers: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "uri", ["redis://127.0.0.1:{}/0", "mongodb://127.0.0.1:{}/?serverSelectionTimeoutMS=4000"]
+    "uri",
+    [
+        "redis://127.0.0.1:{}/0",
+        "mongodb://127.0.0.1:{}/?serverSelectionTimeoutMS=4000",
+        "swift+https:///?cloud=envvars&patience=4",
+    ],
 )
-def test_a_server_that_waits_for_its_store_says_why_and_ends_by_a_signal(uri: str) -> None:
-    server = ServerProcess(uri.format(port := free_port()))
+def test_a_server_that_waits_for_its_store_says_why_and_ends_by_a_signal(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = free_port()
+    monkeypatch.setenv("OS_AUTH_URL", f"http://127.0.0.1:{port}")
+    for name in ("USERNAME", "PASSWORD", "PROJECT_NAME"):
+        monkeypatch.setenv(f"OS_{name}", "somebody")
+    server = ServerProcess(uri.format(port))
     with server.start(ready=503):
-        wait_until(lambda: any(str(port) in line for line in lines(server, WAITS)), [])
+        wait_until(lambda: any("Errno" in line for line in lines(server, WAITS)), [])
         assert server.terminate() == 0
         assert len(lines(server, "")) == len(lines(server, WAITS)) + len(lines(server, "listening"))
 
@@ -131,10 +142,9 @@ def test_an_error_in_the_moment_in_which_the_start_ends_is_no_traceback() -> Non
 
 
 def test_a_worker_that_dies_is_replaced_and_all_end_with_their_parent(
-    request: pytest.FixtureRequest,
+    redis_server: RedisServer,
 ) -> None:
-    redis = request.getfixturevalue("redis_server")
-    with ServerProcess(redis.url, "--workers", "2") as server:
+    with ServerProcess(redis_server.url, "--workers", "2") as server:
         wait_until(lambda: len(server.workers()) == 2, [])
         dead, other = server.workers()
         os.kill(dead, signal.SIGKILL)
@@ -149,12 +159,11 @@ def test_a_worker_that_dies_is_replaced_and_all_end_with_their_parent(
 
 
 def test_a_worker_that_can_not_start_now_is_tried_again_and_ends_no_other(
-    request: pytest.FixtureRequest, tmp_path: Path
+    redis_server: RedisServer, tmp_path: Path
 ) -> None:
     """A file may be half written in the moment in which a worker takes another's place."""
-    redis = request.getfixturevalue("redis_server")
     cert, key = make_certificate(tmp_path, "first")
-    server = over_tls(cert, key, "--workers", "2", store=redis.url)
+    server = over_tls(cert, key, "--workers", "2", store=redis_server.url)
     with server.start(ready=None):
         server.wait_for(lambda: len(server.workers()) == 2 and "listening on" in server.log())
         good = cert.read_bytes()
@@ -175,10 +184,9 @@ def test_a_worker_that_can_not_start_now_is_tried_again_and_ends_no_other(
 
 
 def test_a_server_that_can_make_no_process_now_serves_on_and_tries_again(
-    request: pytest.FixtureRequest,
+    redis_server: RedisServer,
 ) -> None:
-    redis = request.getfixturevalue("redis_server")
-    with ServerProcess(redis.url, "--workers", "2") as server:
+    with ServerProcess(redis_server.url, "--workers", "2") as server:
         server.wait_for(lambda: len(server.workers()) == 2)
         dead, other = server.workers()
         before = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)

@@ -75,6 +75,7 @@ def configure(level: str = "info") -> None:
     logging.getLogger("zaqar_lite").setLevel(ours)
     for noisy in ("httpx", "swiftclient", "pika", "uvicorn.access"):
         logging.getLogger(noisy).setLevel(max(ours, logging.WARNING))
+    logging.getLogger("keystoneauth").setLevel(logging.ERROR)  # it warns at each try; we say why
 
 
 INTERVAL = 60.0

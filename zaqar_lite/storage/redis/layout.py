@@ -86,5 +86,4 @@ def for_lua() -> str:
 
 
 def _offsets(layout: dict[str, int], start: int) -> dict[str, int]:
-    starts = accumulate(layout.values(), initial=start)
-    return dict(zip((*layout, "behind"), starts, strict=True))
+    return dict(zip((*layout, "behind"), accumulate(layout.values(), initial=start), strict=True))

@@ -57,10 +57,8 @@ class RedisManagementStore(KindRecords):
 
     async def spend(self, project: str, spent: Sequence[Spent], seconds: float) -> Sequence[float]:
         """Take tokens from a project's buckets; see the seam."""
-        words = [str(seconds)]
-        for bucket, rate, tokens in spent:
-            words += (bucket, str(rate), str(tokens))
-        _, *left = await self._router.run("spend", keys_of_project(project), *words)
+        words = [word for bucket, *numbers in spent for word in (bucket, *map(str, numbers))]
+        _, *left = await self._router.run("spend", keys_of_project(project), str(seconds), *words)
         return [float(tokens) for tokens in left]
 
     async def get_queue(self, queue: QueueRef) -> QueueRecord | None:

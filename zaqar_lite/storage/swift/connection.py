@@ -35,7 +35,7 @@ from swiftclient.client import http_connection
 from swiftclient.exceptions import ClientException
 
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
-from zaqar_lite.storage.swift.options import Auth, AuthError
+from zaqar_lite.storage.swift.options import Auth, AuthError, root_cause
 
 _log = logging.getLogger(__name__)
 _FIRST_PAUSE = 0.05
@@ -226,7 +226,7 @@ class Swift:
         except (AuthError, ConfigurationError) as exc:
             return str(exc), 0.0
         except (RequestException, ClientException, OSError) as exc:
-            return type(exc).__name__, 0.0
+            return root_cause(exc), 0.0
         status = reply.status
         late = status == 202 and request.method == "PUT" and len(request.path) > 1
         if (status < 300 and not late) or status == 404 or status in request.accept:
@@ -278,7 +278,7 @@ class Swift:
         except BaseException as exc:
             self._drop_connection()
             if request.changes_object and not _was_never_sent(exc):
-                raise _Lost(lands_until, type(exc).__name__) from exc
+                raise _Lost(lands_until, root_cause(exc)) from exc
             raise
         self.fence.note_clock(reply.headers.get("Date"), started)
         passed_on = reply.status == 408 or reply.status >= 500

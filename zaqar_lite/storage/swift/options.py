@@ -31,6 +31,11 @@ class AuthError(Exception):
     """No token could be had now; the text holds no secret."""
 
 
+def root_cause(exc: BaseException) -> str:
+    """Tell what is behind an error of requests, whose own words are long and never twice alike."""
+    return root_cause(exc.__context__) if exc.__context__ else f"{type(exc).__name__}: {exc}"
+
+
 class Auth(ABC):
     """Hold the current storage URL and token of an account; shared by all worker threads."""
 
@@ -86,7 +91,7 @@ class AuthV1(Auth):
                 raise ConfigurationError(f"Swift refuses the URI's USER or KEY: {told}.") from exc
             raise AuthError(told) from exc
         except (RequestException, OSError) as exc:
-            raise AuthError(f"auth at {shown(self._url)} does not answer") from exc
+            raise AuthError(f"auth at {shown(self._url)}: {root_cause(exc)}") from exc
         return url, token
 
 
@@ -131,7 +136,7 @@ class Keystone(Auth):
         except self._refusal as exc:
             raise ConfigurationError("Keystone refuses the account of the store's cloud.") from exc
         except self._failures as exc:
-            raise AuthError(f"Keystone gives no token: {type(exc).__name__}") from exc
+            raise AuthError(f"Keystone gives no token: {root_cause(exc)}") from exc
         if not token or not url:
             raise AuthError("Keystone's catalog has no object-store endpoint for this region")
         return url, token
