@@ -149,6 +149,8 @@ def test_the_servers_own_job_redrives_where_there_is_no_sql(
     assert told["job"]
     assert {message.id for message in client.list_messages(queue)} == ids
     assert client.stats(letters).total == 0
+    code, told = run(capsys, "redrive", "--endpoint", server.url, "--queue", f"{letters}-mistyped")
+    assert (code, "There is no queue" in str(told["error"])) == (2, True)
 
 
 def test_a_server_without_jobs_has_its_letters_moved_by_spark(

@@ -20,6 +20,7 @@ from zaqar_lite.client.endpoints.jobs import NO_SUCH_ROUTE
 from zaqar_lite.spark.claiming import Renewal, claim_messages, delete_claimed, release_claims
 from zaqar_lite.spark.jobs.target import Summary, Target
 from zaqar_lite.spark.options import OptionError, parse
+from zaqar_lite.spark.queues import check_queues
 from zaqar_lite.spark.rows import COLUMNS, schema_with, to_batch
 
 _CLAIM_TTL = 300
@@ -62,7 +63,7 @@ def redrive(
     first reasons), and lost to other consumers because a claim lapsed.
 
     Raises:
-        OptionError: the target is the queue itself, or the batch is too large.
+        OptionError: the target is the queue itself, the batch is too large, or there is no queue.
         AnalysisException: the filter or the body is wrong; nothing was claimed.
     """
     if plan.to == target.queue:
@@ -75,11 +76,10 @@ def redrive(
         rows = _chosen(target.read(spark, columns="group"), plan).groupBy("queue").count().collect()
         return {"dry_run": True, "moved": {row["queue"]: row["count"] for row in rows}}
     with target.client() as client:
-        if plan.server and plan.where is None and plan.body is None:
-            done = _by_server(client, target.queue, plan)
-            if done is not None:
-                return done
-        return _by_spark(spark, client, target, plan)
+        check_queues(client, parse(target.options()))
+        is_whole = plan.server and plan.where is None and plan.body is None
+        done = _by_server(client, target.queue, plan) if is_whole else None
+        return _by_spark(spark, client, target, plan) if done is None else done
 
 
 def _by_server(client: Client, queue: str, plan: Redrive) -> Summary | None:
