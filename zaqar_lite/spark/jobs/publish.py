@@ -70,7 +70,7 @@ def publish(
 def _rows(spark: SparkSession, publication: Publication) -> DataFrame:
     reader = spark.read.format(publication.format)
     if publication.format == "csv":
-        reader = reader.option("header", "true").option("inferSchema", "true")
+        reader = reader.options(header=True, inferSchema=True, escape='"')  # as RFC 4180 has it
     rows = reader.load(publication.path)
     if publication.where:
         rows = rows.where(publication.where)
