@@ -66,15 +66,16 @@ async def test_what_was_stored_or_removed_is_answered_though_the_coordinator_is_
 
 
 async def test_without_the_coordinator_reading_goes_on_and_claiming_does_not(
-    open_swift: OpenSwift,
+    open_swift: OpenSwift, caplog: pytest.LogCaptureFixture
 ) -> None:
     with services.start_redis() as redis:
         queue = a_queue(await open_swift(coordination_url=redis.url))
         posted = await queue.post("a", "b")
         redis.kill()
         for step in (queue.claim, queue.pop, queue.stores.messages.ping):
-            with pytest.raises(Unavailable):
+            with pytest.raises(Unavailable, match=r"written\. \("):
                 await step()
+        assert "coordination service" not in caplog.text, "who is refused says it"
         with pytest.raises(Unavailable):
             await queue.post("c")
         assert ids(await queue.listed()) == posted

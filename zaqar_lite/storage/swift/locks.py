@@ -253,11 +253,11 @@ class SharedLocks(Locks):
                 if await self._in_thread(lock.acquire, False, late=lock.release):
                     return started
             except Exception as exc:
-                _log.warning("no lock from the coordination service: %s", type(exc).__name__)
                 raise Unavailable(
                     "The coordination service does not answer, so nothing can be claimed or "
                     "written.",
                     retry_after=5,
+                    detail=self._safe_text(exc) or type(exc).__name__,
                 ) from exc
             if time.monotonic() >= give_up:
                 raise Busy
