@@ -54,6 +54,7 @@ def wrong(here: None, capsys: pytest.CaptureFixture[str]) -> Wrong:
         (("dlq", "x"), "there is no verb 'x'; there are list, show, count, redrive; see"),
         (("message", "post", "q", "1", "--tll", "5"), "--tll: did you mean --ttl? See"),
         (("queue", "list", "--limit", "5"), "it has no option --limit; see zaqar-lite queue list"),
+        (("serve", "--max-messages-per-page", "5"), "ZAQAR_LITE_MAX_MESSAGES_PER_PAGE"),
         (("message", "list", "q", "more"), "it takes no 'more'; see"),
         (("message", "post"), "the following arguments are required: queue, body; see"),
         (("message",), "the following arguments are required: VERB; see zaqar-lite message --help"),

@@ -66,7 +66,11 @@ class Parser(argparse.ArgumentParser):
             self.error(f"it takes no {unknown[0]!r}")
         name = option.partition("=")[0]
         known = [one for one in self._option_string_actions if one.startswith("--")]
-        self.error(f"it has no option {name}{nearest(name, known)}")
+        near = nearest(name, known)
+        if not near and self.prog.endswith(" serve"):
+            variable = name.strip("-").replace("-", "_").upper()
+            near = f"; a setting without one is the variable ZAQAR_LITE_{variable}, or in --config"
+        self.error(f"it has no option {name}{near}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:  # noqa: ANN401
         """Refuse a word that is none of the choices, and suggest the nearest."""
