@@ -191,6 +191,8 @@ zaqar_lite/storage/sql/place.py
     In RAM there are no pages to give back.
   2 -> 3 in: _COPY_AT = 2 << 20
     How much of the log is copied into the file at once; it is durable before.
+  True -> False in: connection.close(force=True)
+    Whether errors of closing cursors are left out; none of ours is open then.
 zaqar_lite/storage/sql/rows.py
   2 -> 3 in: body, holders = bodies[index], 2  # it is another message's: at least these two
     Only whether there is more than one is asked.

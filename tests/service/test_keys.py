@@ -12,8 +12,8 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid, TooMany, Unauthenticated, Unavailable
 from zaqar_lite.domain.identity import INTERNAL_PROJECTS, How, Principal
 from zaqar_lite.domain.models import Record, StoreOptions
+from zaqar_lite.service.identity import authentication, login_throttle
 from zaqar_lite.service.identity import keys as module
-from zaqar_lite.service.identity import login_throttle
 from zaqar_lite.service.identity.authentication import Authenticator, Credential, Place
 from zaqar_lite.service.identity.keys import Keys
 from zaqar_lite.service.identity.login_throttle import LookupLimits, site_of
@@ -167,6 +167,15 @@ async def test_suspected_addresses_share_one_turn_in_each_pause(
         begun = time.monotonic()
         await asyncio.gather(*map(fail, range(3)))
     assert time.monotonic() - begun >= 0.199
+
+
+async def test_delayed_refusals_are_answered_at_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for those that would have to wait too long for it."""
+    for name, value in (("SLOWED", 0.0), ("_LATE_A_SECOND", 20), ("LATEST", 0.2)):
+        monkeypatch.setattr(authentication, name, value)
+    authenticator, begun = Authenticator([], 10, Clock()), time.monotonic()
+    await asyncio.gather(*(authenticator.delay_refusal() for _ in range(500)))
+    assert 0.149 <= time.monotonic() - begun < 20
 
 
 async def test_a_key_that_is_disabled_while_it_is_looked_up_signs_nothing_afterwards(
