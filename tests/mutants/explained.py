@@ -50,8 +50,6 @@ zaqar_lite/service/delivery/outbox.py
     How long before its instant a delivery is taken; it then waits for it.
   0 -> 1 in: new, size = [], 0
     About a mebibyte of deliveries is put in one step; which byte ends it is no promise.
-  400 -> 401 in: _MOST_AT_ONCE, _MOST_BYTES = 400, 16_777_216
-    How many deliveries a process has in hand, more or less; an endpoint has a window of its own.
 zaqar_lite/service/encryption.py
   1_000 -> 1001 in: @lru_cache(maxsize=1_000)  # once: the subscriptions of a busy queue are read every second
     How many damaged records are remembered to have been told of; others are told of again.
@@ -90,8 +88,6 @@ zaqar_lite/service/metrics/queue_depths.py
     Every tenth pass reads the metadata, whether they are counted up or down.
   0 -> 1 in: self._passes = 0
     Which pass over the queues looks for those to be monitored.
-  16 -> 17 in: _AT_ONCE = 16
-    How many queues are counted side by side; the same are counted.
 zaqar_lite/service/metrics/shared_counters.py
   1 -> 2 in: combinations = 1
     A row has cells that nothing uses.
