@@ -83,6 +83,9 @@ zaqar_lite/service/jobs/jobs.py
     A page has a marker where it has messages.
   > -> >= in: size = max(1, size // 2) if took > _LONG else min(look.most, size * 2)
     A measured time that is the bound to the last bit of a float.
+zaqar_lite/service/messages.py
+  False -> True in: large: bool = False,
+    Each request says it; only the probe of the health page, which lists one message, does not.
 zaqar_lite/service/metrics/queue_depths.py
   + -> - in: self._passes, self._monitored = self._passes + 1, set(monitored)
     Every tenth pass reads the metadata, whether they are counted up or down.

@@ -310,9 +310,7 @@ class Messages:
             held = ", ".join(refusal.id for refusal in refused)
             raise Forbidden(f"Nothing was deleted: not held by the claims given are {held}.")
 
-    def pop_request(
-        self, limit: int, *, details: bool = False, large: bool = False
-    ) -> ClaimRequest:
+    def pop_request(self, limit: int, *, details: bool, large: bool) -> ClaimRequest:
         """What a pop of up to `limit` messages asks for; `details` fills their attempts.
 
         Raises:

@@ -116,7 +116,7 @@ class MessageQuota(Worker):
     messages: MessageStore
     management: ManagementStore
     quotas: Quotas
-    shared: bool = False
+    shared: bool
     monotonic: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
