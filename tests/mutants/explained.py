@@ -92,6 +92,8 @@ zaqar_lite/service/metrics/queue_depths.py
   0 -> 1 in: self._passes = 0
     Which pass over the queues looks for those to be monitored.
 zaqar_lite/service/metrics/shared_counters.py
+  206 -> 207 in: _CODES = *range(200, 206), 300, 304, *range(400, 418), 422, 423, 425, 429, 431, *range(500, 505)
+    No route answers 206.
   1 -> 2 in: combinations = 1
     A row has cells that nothing uses.
 zaqar_lite/service/pooling/drain.py
