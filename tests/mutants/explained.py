@@ -94,8 +94,6 @@ zaqar_lite/service/metrics/queue_depths.py
 zaqar_lite/service/metrics/shared_counters.py
   206 -> 207 in: _CODES = *range(200, 206), 300, 304, *range(400, 418), 422, 423, 425, 429, 431, *range(500, 505)
     No route answers 206.
-  1 -> 2 in: combinations = 1
-    A row has cells that nothing uses.
 zaqar_lite/service/pooling/drain.py
   >= -> > in: if count >= _MOST_FROZEN:
     How many queues are frozen at once, more or less: a group is frozen whole.
@@ -120,6 +118,8 @@ zaqar_lite/service/queues.py
   10_000 -> 10001 in: _MOST_SEEN = 10_000
     How many queues are remembered to have a record; others are looked at again.
 zaqar_lite/service/quotas/concurrency_limits.py
+  - -> + in: return min(free, used + (free - used) // _SPARE)
+    How many permits are leased beside those in use: what is not needed is given back.
   0 -> 1 in: if left < 0:
     The size of the reply is bounded; whether its last byte is used is no promise.
 zaqar_lite/service/quotas/quota_usage.py
