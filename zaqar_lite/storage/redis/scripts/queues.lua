@@ -106,10 +106,8 @@ operation('sweep', ALWAYS, {whole = true}, function()
   read_policy()
   visits, is_armed = nil, true -- the queue stays registered until this visit is over
   local budget = math.min(tonumber(ARGV[4]), 100)
-  local expired, noticed, promoted = expire(budget), 0, 0
-  if expired < budget then
-    noticed = lapse(budget - expired)
-  end
+  local expired, promoted = expire(budget), 0
+  local noticed = lapse(budget - expired)
   local ended, _, moved = end_lapsed(budget)
   if expired + noticed < budget then
     promoted = promote(budget - expired - noticed) + unpark(budget - expired - noticed)
