@@ -12,6 +12,7 @@ from zaqar_lite.domain.models import (
     NO_RETRIES,
     ClaimRequest,
     DelayMode,
+    Message,
     QueueRef,
     Stats,
     StoreOptions,
@@ -110,6 +111,25 @@ async def test_a_scrape_waits_for_a_short_count_of_sixteen_queues_at_once(
     found = await recent.QueueDepths(store, management, SharedCounters(None)).latest()
     assert (found["queues"], found["totals"]) == (20, [60, 0, 0])
     assert most == 16
+
+
+@pytest.mark.parametrize(
+    ("ready", "due", "told", "since"),
+    [
+        (1, None, None, 50),
+        (1, 60, None, 60),
+        (1, 90, None, 70),  # its delay was switched off
+        (1, 60, 65, 65),
+        (0, 60, None, None),
+    ],
+)
+def test_since_when_the_first_message_is_ready(
+    ready: int, due: int | None, told: int | None, since: int | None
+) -> None:
+    """By what the store tells, or by the oldest message."""
+    oldest = Message("m", 1, b"1", 1_000, 50, 1_050, 70, delay_expires_at=due)
+    depth = recent.depth_of(Stats(ready=ready, oldest=oldest, ready_since=told))
+    assert (depth.since, depth.age(1_070)) == (since, 0 if since is None else (1_070 - since) / 1e3)
 
 
 async def test_keeps_an_hour_of_what_is_looked_at_and_forgets_the_rest() -> None:
