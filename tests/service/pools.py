@@ -25,7 +25,6 @@ from zaqar_lite.domain.models import (
 from zaqar_lite.domain.posts import NewMessage, identify
 from zaqar_lite.service.pooling.drain import Drain, Drains, DrainWorker
 from zaqar_lite.service.pooling.placement import (
-    Entry,
     Place,
     Placements,
 )
@@ -161,11 +160,8 @@ async def until_over(pools: Pools) -> Drain:
 
 async def until_place(pools: Pools, wanted: Place) -> None:
     """Wait until the queue lies where it should."""
-
-    def lies_there(entry: Entry) -> bool:
-        return replace(entry.place, since=0) == wanted
-
-    await until(lambda: pools.placements.entry(QUEUE), lies_there)
+    found = partial(pools.placements.entry, QUEUE)
+    await until(found, lambda entry: replace(entry.place, since=0) == wanted)
 
 
 async def until_problem(pools: Pools, text: str) -> None:

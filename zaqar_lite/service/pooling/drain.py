@@ -369,7 +369,8 @@ class DrainWorker(BackgroundWorker):
         for queue in group:  # a dead letter that a holder moves meanwhile comes late
             await self._keep(work)
             if (await old.stats(queue)).total:
-                work.value.problem = work.value.problem or _HELD
+                if work.value.problem in (None, _KEYS):  # keys keep no request waiting
+                    work.value.problem = _HELD
                 return
         for queue, entry in group.items():
             await self._keep(work)
@@ -450,7 +451,7 @@ class DrainWorker(BackgroundWorker):
             async for found in self._movable(old, queue, held=True):
                 await self._carry(work, queue, found, old, new)
         elif (await old.find_idempotency_keys(queue)).are_any:
-            work.value.problem = _KEYS
+            work.value.problem = work.value.problem or _KEYS
         elif self._clock.now_ms() - place.since >= _LATE * self.wait * 1000:
             await self._placements.write(queue, Place(place.pool), entry.version)
 

@@ -194,8 +194,8 @@ class SharedLocks(Locks):
         self._coordinator = coordinator
 
     def _safe_text(self, exc: Exception) -> str:
-        """The text of a client's error, without the secrets of the URL."""
-        return without_secrets(str(exc), self._url)
+        """The text of a client's error, or its name, without the secrets of the URL."""
+        return without_secrets(str(exc) or type(exc).__name__, self._url)
 
     async def close(self) -> None:
         """Wait for those who hold a lock, and disconnect; idempotent."""
@@ -257,7 +257,7 @@ class SharedLocks(Locks):
                     "The coordination service does not answer, so nothing can be claimed or "
                     "written.",
                     retry_after=5,
-                    detail=self._safe_text(exc) or type(exc).__name__,
+                    detail=self._safe_text(exc),
                 ) from exc
             if time.monotonic() >= give_up:
                 raise Busy
