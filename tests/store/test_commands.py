@@ -186,6 +186,7 @@ def test_other_stores_are_refused_in_one_line(words: list[str], capsys: Capture)
     assert store(*words) == 2
     error = capsys.readouterr().err
     assert "works on embedded:// stores" in error
+    assert "moves queues" in error
     assert error.count("\n") == 1
     assert "pass" not in error
 

@@ -198,7 +198,7 @@ def place_of(store: str) -> InFile:
     if find_driver(store).name != "embedded":
         raise ConfigurationError(
             f"This command works on embedded:// stores, and {shown(store)} is none: look after it "
-            "by the tools of what keeps it."
+            "by the tools of what keeps it. The page 'What a store promises' moves queues."
         )
     return InFile(directory_of(store))
 
