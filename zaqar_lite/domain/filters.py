@@ -263,9 +263,8 @@ class FilterIndex(Generic[K]):
         """The filters that may match; no other one does."""
         yield from self._others
         for name, by_value in self._by_equality.items():
-            value = headers.get(name)
-            if value is not None and value in by_value:
-                yield from by_value[value]
+            if name in headers:
+                yield from by_value.get(headers[name], ())
 
 
 _KEYWORDS = frozenset({

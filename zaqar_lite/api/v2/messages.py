@@ -41,7 +41,7 @@ from zaqar_lite.service.messages import Messages
 _DEFAULT_COUNT = 10
 _KEY = b"idempotency-key"
 _LONGEST_LOCATION, _MOST_LOCATED = 7_680, 256
-"""Bytes, as many clients and proxies take 8 KiB of headers; and ids that have no more of them."""
+"""Bytes, as many clients and proxies take 8 KiB of headers; and ids, which are longer than that."""
 _SHOWN = 1_000
 """Messages whose places one step writes: about 0.5 ms."""
 
@@ -280,8 +280,7 @@ async def posted_response(
     shown = {"resources": resources}
     # To a client that refuses a long header the post would seem to have failed.
     location = f"{path}?ids={','.join(ids[:_MOST_LOCATED])}".encode()
-    is_short = len(ids) <= _MOST_LOCATED and len(location) <= _LONGEST_LOCATION
-    headers: Headers = ((b"location", location),) if is_short else ()
+    headers: Headers = ((b"location", location),) if len(location) <= _LONGEST_LOCATION else ()
     if duplicates:
         shown["duplicates"] = duplicates
         if len(duplicates) == len(ids):
