@@ -224,8 +224,9 @@ async def test_warns_of_what_is_stored_and_is_no_option(api: Api) -> None:
     assert "'_\\xfc\\n0'" in told
     assert "and 3 more" in told
     assert len(told) < 300
-    known = {"_retry_backoff": {"type": "list", "delays": [43_200] * 100}, "_flavor": "x"}
-    assert "Zaqar-Lite-Warning" not in (await api.expect(204, "PUT", "", known)).headers
+    longest = {"type": "list", "delays": [43_200] * 100}, {"type": "linear", "min": 1, "max": 100}
+    for known in ({"_flavor": "x", "_retry_backoff": delays} for delays in longest):
+        assert "Zaqar-Lite-Warning" not in (await api.expect(204, "PUT", "", known)).headers
     answer = await api.set("_dead_leter_queue", "d")
     assert "did you mean _dead_letter_queue?" in answer.headers["Zaqar-Lite-Warning"]
 

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
-from random import getrandbits
 from typing import Any, Protocol, TypeVar
 from urllib.parse import unquote, unquote_plus
+from uuid import uuid4
 
 import orjson
 from msgspec import Struct
@@ -101,8 +101,8 @@ _TRUE = frozenset(("true", "True", "t", "yes", "y", "1", "on"))
 _FALSE = frozenset(("false", "False", "f", "no", "n", "0", "off"))
 _MAX_DIGITS = 1_000
 INVALID_REQUEST = "Invalid API request"
-FIRST_DIGITS = f"req-{getrandbits(32):08x}-{getrandbits(16):04x}-4{getrandbits(12):03x}-a000-"
-"""What the ids of this process's requests begin with."""
+FIRST_DIGITS = f"req-{uuid4()}"[:-12]
+"""What the ids of this process's requests begin with; the twelve digits of a number follow."""
 SIGNATURE = b"url-signature"
 """The header of a request that a pre-signed URL permits."""
 NAMING = ("/v2/queues/", "/v2/topics/")
