@@ -237,7 +237,7 @@ async def test_a_claim_that_holds_nothing_goes_at_its_end(store: Store) -> None:
     """Earlier versions left such, and so does a page that is lost."""
     await store.post("waits")
     claim_id = new_claim_id()
-    empty = records.ClaimRecord(store.clock.now_ms(), 10 * MINUTE, MINUTE, "worker", [])
+    empty = records.ClaimRecord(store.clock.now_ms(), 10 * MINUTE, "worker", [])
     key = keys.queue_key(RecordType.CLAIM, RAW) + bytes.fromhex(claim_id)
     await store.put({key: records.encode_claim(empty)})
     with pytest.raises(NotFound):

@@ -503,12 +503,12 @@ class Loading:
         if claim is None:  # the record is lost, or another writer keeps none
             claim = bytes.fromhex(new_claim_id())
             ttl_ms = max(1, until - claimed_at)
-            self._claims[raw, claim] = records.ClaimRecord(claimed_at, ttl_ms, 0, "unknown", ())
+            self._claims[raw, claim] = records.ClaimRecord(claimed_at, ttl_ms, "unknown", ())
         self._held[raw, claim].append((position, until))
         return claim
 
     def _insert_claims(self) -> None:
-        for (raw, claim), (started, ttl_ms, _, client, _) in self._claims.items():
+        for (raw, claim), (started, ttl_ms, client, _) in self._claims.items():
             held = sorted(self._held.get((raw, claim), ()))
             if not held:
                 if started + ttl_ms <= self.now:

@@ -346,7 +346,7 @@ class Encoding:
             self._ids.shown(own_id, position, number, is_shared, moved).number
             for position, own_id, number, is_shared, moved in sorted(held)
         ]
-        return records.encode_claim(records.ClaimRecord(started, ttl, 0, client, numbers))
+        return records.encode_claim(records.ClaimRecord(started, ttl, client, numbers))
 
     def _idempotency_key(self, row: Row) -> bytes:
         name = KINDS[row[1]] + bytes.fromhex(row[2])

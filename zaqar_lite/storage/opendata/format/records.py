@@ -150,35 +150,30 @@ _CLAIM = Layout(
 
 
 class ClaimRecord(NamedTuple):
-    """A claim: when it was made or last renewed, its ttl and grace, its client and its messages.
+    """A claim: when it was made or last renewed, its ttl, its client and its messages.
 
-    Ttl and grace are whole seconds in the fixed fields; where they are not whole, the milliseconds
-    follow at the end.
+    The ttl is whole seconds in its fixed field; where it is not whole, the milliseconds follow at
+    the end. The fields of the grace are 0, as nothing asks for it later; earlier versions wrote it.
     """
 
     created_at: int
     ttl_ms: int
-    grace_ms: int
     client_id: str
     message_ids: Sequence[int]
 
 
 def encode_claim(claim: ClaimRecord) -> bytes:
     """Encode a claim."""
-    exact = claim.ttl_ms, claim.grace_ms
-    ttl_s, grace_s = (-(-one // 1000) for one in exact)
-    is_whole = (ttl_s * 1000, grace_s * 1000) == exact
-    return _CLAIM.encode(
-        claim.created_at, ttl_s, grace_s, claim.client_id, claim.message_ids,
-        None if is_whole else exact,
-    )  # fmt: skip
+    created_at, ttl_ms, client_id, ids = claim
+    ttl_s = -(-ttl_ms // 1000)
+    exact = None if ttl_s * 1000 == ttl_ms else (ttl_ms, 0)
+    return _CLAIM.encode(created_at, ttl_s, 0, client_id, ids, exact)
 
 
 def decode_claim(data: bytes) -> ClaimRecord:
     """Read a claim."""
-    created_at, ttl_s, grace_s, client_id, ids, exact = _CLAIM.decode(data)
-    ttl_ms, grace_ms = exact or (ttl_s * 1000, grace_s * 1000)
-    return ClaimRecord(created_at, ttl_ms, grace_ms, client_id, ids)
+    created_at, ttl_s, _, client_id, ids, exact = _CLAIM.decode(data)
+    return ClaimRecord(created_at, exact[0] if exact else ttl_s * 1000, client_id, ids)
 
 
 # -- attempts --
