@@ -221,3 +221,353 @@ def _explained() -> dict[tuple[str, str, str], str]:
 
 
 EXPLAINED = _explained()
+EXPLAINED: dict[tuple[str, str, str], str] = {
+    (
+        "zaqar_lite/api/request.py",
+        "if self.size > self.most:",
+        ">=",
+    ): "It saves a post a call: what is called decides by the size itself.",
+    (
+        "zaqar_lite/service/delivery/deliveries.py",
+        "if one.created_at > entry.posted_at + _SKEW_MS or one.id in entry.ordered:",
+        ">=",
+    ): "A tolerance of ten seconds for clocks that differ: a millisecond of it is no promise.",
+    (
+        "zaqar_lite/service/delivery/deliveries.py",
+        "return delivery, LEASE_MS / 1000",
+        "1001",
+    ): "When a delivery that failed by a bug is tried again: the lease's time, or 0.1 % before it.",
+    (
+        "zaqar_lite/service/subscriptions/subscriptions.py",
+        'self.management, _NAMED, "The subscriber", _Name, lives=lambda name: name.ttl * 1000',
+        "1001",
+    ): "A name that outlives its subscription by 0.1 % is taken over, as one that a crash left.",
+    (
+        "zaqar_lite/service/identity/trusts.py",
+        "if status not in (204, 404):",
+        "405",
+    ): "Whether a line is logged when a trust ends by itself between two calls.",
+    (
+        "zaqar_lite/service/delivery/deliveries.py",
+        "_PAGE = 20",
+        "21",
+    ): "How many notes one page has; the next page has the others.",
+    (
+        "zaqar_lite/service/delivery/deliveries.py",
+        "_HELD_MS = 60_000",
+        "60001",
+    ): "How long a line is held beyond the longest turn; not told to anybody.",
+    (
+        "zaqar_lite/service/quotas/rate_limits.py",
+        "_AT_ONCE = 100",
+        "101",
+    ): "How many projects one round writes at once; the same are written.",
+    (
+        "zaqar_lite/service/quotas/concurrency_limits.py",
+        "if left < 0:",
+        "1",
+    ): "The size of the reply is bounded; whether its last byte is used is no promise.",
+    (
+        "zaqar_lite/storage/redis/scripts/messages.lua",
+        "if not best or (rank == 0 and number < best) or (rank == -1 and number > best) then",
+        "<=",
+    ): "Where both are the same number, it is the best already.",
+    (
+        "zaqar_lite/storage/redis/scripts/indexes.lua",
+        "if #positions > 0 then",
+        ">=",
+    ): "Without positions each step below does nothing; asking first only saves the calls.",
+    (
+        "zaqar_lite/storage/redis/scripts/letters.lua",
+        "local letters, bytes, start = {}, 0,"
+        " letter_ttl and struct.pack('>I6I5', now + letter_ttl, letter_ttl)",
+        "1",
+    ): "Letters of nearly 1 MiB come with the answer, or are fetched by the next call.",
+    (
+        "zaqar_lite/service/quotas/quota_usage.py",
+        "if not self.added.messages or self.took > _QUICK:",
+        ">=",
+    ): "A measured time that is the bound to the last bit of a float.",
+    (
+        "zaqar_lite/storage/opendata/slatedb/__init__.py",
+        "self._descriptor = -1",
+        "2",
+    ): "Any negative number stands for no descriptor.",
+    (
+        "zaqar_lite/service/delivery/inspection.py",
+        "and (until is None or message.created_at < until)",
+        "<=",
+    ): "A message of the very millisecond; instants are shown in whole seconds.",
+    (
+        "zaqar_lite/service/jobs/jobs.py",
+        "self.wake_runner()",
+        "pass",
+    ): "Who runs jobs looks every two seconds, so that this only says it sooner.",
+    (
+        "zaqar_lite/service/jobs/jobs.py",
+        'found = await self.management.list_records(BESIDE, "", limit=2)',
+        "3",
+    ): "One of two is another's, however many there are.",
+    (
+        "zaqar_lite/service/jobs/jobs.py",
+        "return page.messages, 0, page.marker, page.marker >= until",
+        ">",
+    ): "The next look finds nothing, and ends the job.",
+    (
+        "zaqar_lite/service/pooling/drain.py",
+        "if count >= _MOST_FROZEN:",
+        ">",
+    ): "How many queues are frozen at once, more or less: a group is frozen whole.",
+    (
+        "zaqar_lite/service/schedules/schedules.py",
+        "return list(islice(schedule.instants(schedule.next - 1), SHOWN_INSTANTS))",
+        "2",
+    ): "No schedule fires twice within a millisecond.",
+    (
+        "zaqar_lite/api/v2/events.py",
+        "wanted = min(wanted, max(expires_at // 1_000 - int(now.timestamp()), 0))",
+        "+",
+    ): "The next check of the stream's credential ends it four seconds later.",
+    (
+        "zaqar_lite/storage/sql/place.py",
+        "return False",
+        "True",
+    ): "In RAM there are no pages to give back.",
+    (
+        "zaqar_lite/storage/redis/posting.py",
+        "while len(some) > 1 and sum(map(len, some)) > _PART_BYTES:",
+        ">=",
+    ): "A part of a post has half the messages where its bytes are the bound exactly.",
+    (
+        "zaqar_lite/api/v2/jobs.py",
+        '"rate": round(job.done / seconds, 1),',
+        "2",
+    ): "How many digits a rate has.",
+    (
+        "zaqar_lite/storage/sql/database.py",
+        "self._touched.pop(queue, None)",
+        "pass",
+    ): "The counts of a queue whose row is not there change no row.",
+    (
+        "zaqar_lite/storage/sql/database.py",
+        "if batch is not None and shares is not None and shares.last_call(len(batch.waiting)):",
+        "or",
+    ): "A batch waits for one more round of the loop.",
+    (
+        "zaqar_lite/service/delivery/attempt.py",
+        "_LARGE = 16_384",
+        "16385",
+    ): "From which size on a payload is signed in a turn of its own.",
+    (
+        "zaqar_lite/service/identity/trusts.py",
+        "if status not in (204, 404):",
+        "in",
+    ): "Whether a line is logged when Keystone ends no trust, or ends one.",
+    (
+        "zaqar_lite/service/pooling/pools.py",
+        "if time.monotonic() - self._read_at >= FRESH:",
+        ">",
+    ): "A measured time that is the bound to the last bit of a float.",
+    (
+        "zaqar_lite/service/delivery/outbox.py",
+        "LEAD_MS = 500",
+        "501",
+    ): "How long before its instant a delivery is taken; it then waits for it.",
+    (
+        "zaqar_lite/service/delivery/attempt.py",
+        'message_id = f"msg_{delivery.id or secrets.token_hex(16)}"',
+        "17",
+    ): "How many random digits the id of a request to confirm has.",
+    (
+        "zaqar_lite/service/queues.py",
+        "_MOST_SEEN = 10_000",
+        "10001",
+    ): "How many queues are remembered to have a record; others are looked at again.",
+    (
+        "zaqar_lite/service/schedules/schedules.py",
+        "plan, timing, last = self.plan, self.plan.timing(self.created_at), self.next - 1",
+        "2",
+    ): "No schedule fires twice within a millisecond.",
+    (
+        "zaqar_lite/service/schedules/schedules.py",
+        "after = due[-1].key",
+        "2",
+    ): "The last entry of a full page is looked at once more.",
+    (
+        "zaqar_lite/service/schedules/schedules.py",
+        "catch_up: int | str = 3_600",
+        "3601",
+    ): "An instant that was missed an hour and a second ago, where nobody said how long.",
+    (
+        "zaqar_lite/service/delivery/outbox.py",
+        "new, size = [], 0",
+        "1",
+    ): "About a mebibyte of deliveries is put in one step; which byte ends it is no promise.",
+    (
+        "zaqar_lite/service/schedules/timing.py",
+        "next(self.after(0))",
+        "1",
+    ): "Whether an expression ever fires; none fires in the first millisecond of 1970 only.",
+    (
+        "zaqar_lite/service/schedules/schedules.py",
+        "if self._clock.now_ms() < self._left_until.get(due.key, 0):",
+        "1",
+    ): "No clock stands at the first millisecond of 1970.",
+    (
+        "zaqar_lite/service/pooling/pooled_store.py",
+        "if waits and self.clock.now_ms() >= begun + CARRIED_MS // 2:",
+        "-",
+    ): "To note once more that letters wait changes nothing for who carries them.",
+    (
+        "zaqar_lite/service/schedules/schedules.py",
+        "def set_next(self, after: int, earliest: int = 0) -> None:",
+        "1",
+    ): "No schedule is due in the first millisecond of 1970.",
+    (
+        "zaqar_lite/service/event_streams.py",
+        "_SPARED = 20",
+        "21",
+    ): "How long a stream rests after a look at what is pending, as a multiple of the look.",
+    (
+        "zaqar_lite/service/pooling/drain.py",
+        "await new.import_messages(target, (one,), source=source, number=1)",
+        "2",
+    ): "Each message that is carried is a source of its own, so any number of its batch will do.",
+    (
+        "zaqar_lite/service/delivery/deliveries.py",
+        "lives = message.expires_at - message.now",
+        "+",
+    ): "A note is taken when its message is due, however long it could be kept.",
+    (
+        "zaqar_lite/service/identity/login_throttle.py",
+        "_MAX_ADDRESSES = 10_000",
+        "10001",
+    ): "How many addresses that failed are remembered; one that is forgotten tries sooner.",
+    (
+        "zaqar_lite/service/identity/trusts.py",
+        "self._after = (page[-1].project, page[-1].name) if len(page) == _PAGE else None",
+        "2",
+    ): "The last trust of a full page is looked at once more.",
+    (
+        "zaqar_lite/service/health.py",
+        "include_claimed=True,",
+        "False",
+    ): "What the probe lists is not shown; that it can list is.",
+    (
+        "zaqar_lite/service/metrics/queue_depths.py",
+        "self._passes, self._monitored = self._passes + 1, set(monitored)",
+        "-",
+    ): "Every tenth pass reads the metadata, whether they are counted up or down.",
+    (
+        "zaqar_lite/service/pooling/pooled_store.py",
+        "if not task.cancelled() and (error := task.exception()) is not None:",
+        "is",
+    ): "Whether a line is logged when a pool does not open.",
+    (
+        "zaqar_lite/service/metrics/queue_depths.py",
+        "self._passes = 0",
+        "1",
+    ): "Which pass over the queues looks for those to be monitored.",
+    (
+        "zaqar_lite/service/jobs/jobs.py",
+        "if page.marker is None or not page.messages:",
+        "and",
+    ): "A page has a marker where it has messages.",
+    (
+        "zaqar_lite/service/metrics/shared_counters.py",
+        "combinations = 1",
+        "2",
+    ): "A row has cells that nothing uses.",
+    (
+        "zaqar_lite/service/pooling/drain.py",
+        "_LEASE_MS = 10_000",
+        "10001",
+    ): "How long a drain is held for a process that has ended.",
+    (
+        "zaqar_lite/api/v2/events.py",
+        "looks = await stream.rest(until - time()) or time() < until",
+        "<=",
+    ): "A measured time that is the bound to the last bit of a float.",
+    (
+        "zaqar_lite/service/schedules/schedules.py",
+        "after = max(after, read_instant(plan.start) - 1)",
+        "2",
+    ): "No schedule fires twice within a millisecond.",
+    (
+        "zaqar_lite/api/documents.py",
+        "_LARGE_POST = 32_768",
+        "32769",
+    ): "From which size on a post waits for a turn; a test asks for the turns of a larger one.",
+    (
+        "zaqar_lite/domain/models.py",
+        "details: bool = False",
+        "True",
+    ): "What clients ask says it; the server itself would read attempts that it passes over.",
+    (
+        "zaqar_lite/api/websocket/conversation.py",
+        'self._socket.close(EXPIRED, "Authentication expired.")',
+        "pass",
+    ): "A timer closes it at that instant too, and a later frame is not answered either way.",
+    (
+        "zaqar_lite/domain/yielding.py",
+        "_ROUNDS = 4",
+        "5",
+    ): "How often the loop goes round in one turn: once more is nothing that anybody was promised.",
+    (
+        "zaqar_lite/api/request.py",
+        "number: int = 0",
+        "1",
+    ): "Each request gets its number when it is answered, before anything reads it.",
+    (
+        "zaqar_lite/service/schedules/timing.py",
+        "_MOST = 10 * 366 * 86_400",
+        "11",
+    ): "How many years a duration may have.",
+    (
+        "zaqar_lite/storage/sql/database.py",
+        "self.epoch += 1",
+        "2",
+    ): "Batches are only compared; after one that was undone, fewer are careful.",
+    (
+        "zaqar_lite/storage/redis/router.py",
+        "return [await self.node_of(0)]",
+        "1",
+    ): "One server, which has all slots.",
+    (
+        "zaqar_lite/storage/opendata/slatedb/__init__.py",
+        "if size > _MOST_BYTES:",
+        ">=",
+    ): "How many bytes a batch takes between two turns, to the byte.",
+    (
+        "zaqar_lite/storage/redis/scripts/indexes.lua",
+        "return #record + (is_apart(record) and size_of_body(record) or 0)",
+        "1",
+    ): "A step ends at about so many bytes: one byte a message is no promise.",
+    (
+        "zaqar_lite/storage/sql/claiming.py",
+        "_MOST_DUE, _MOST_LAPSED = 40, 20",
+        "21",
+    ): "How many lapsed leases one claim ends; the next one ends the others.",
+    (
+        "zaqar_lite/storage/sql/shares.py",
+        "while self._lines and self._room > 0:",
+        "1",
+    ): "A batch whose room is one message has it for one request more, or not.",
+    (
+        "zaqar_lite/storage/redis/scripts/letters.lua",
+        "is_armed = visits or armed_until and armed_until > now"
+        " and tonumber(life[N.armed] or 0) >= armed_until",
+        ">=",
+    ): "A registration that ends in the very millisecond of a call.",
+    (
+        "zaqar_lite/storage/opendata/slatedb/__init__.py",
+        "bounds = slatedb.KeyRange(start=start, start_inclusive=True, end=end,"
+        " end_inclusive=False)",
+        "False",
+    ): "No record has a key that is nothing but a prefix.",
+    (
+        "zaqar_lite/storage/opendata/database.py",
+        "size = max(BLOCK_SIZE, position + 1 - self._block_end)",
+        "2",
+    ): "How many ids that nothing has taken a block has at its end.",
+}

@@ -29,6 +29,7 @@ from zaqar_lite.domain.posts import IdempotencyKey, NewMessage
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
 from zaqar_lite.domain.yielding import next_turn
 from zaqar_lite.storage.opendata import recorder
+from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.engine import Batch
 from zaqar_lite.storage.opendata.format import bookkeeping, keys, records
 from zaqar_lite.storage.opendata.format.keys import RecordType
@@ -71,6 +72,17 @@ async def test_a_waiting_message_is_a_literal_record_of_the_rfc(store: Store) ->
     metadata = records.decode_metadata(entry)
     assert metadata.retention_s == 3600
     assert dict(metadata.headers)["queue"] == "project/queue"
+
+
+async def test_no_id_is_taken_twice_whatever_became_of_its_message(store: Store) -> None:
+    """Ids are stored in blocks of 4,096: here they end with one, begin the next, or exceed it."""
+    last = 0
+    for counts in ((1,), (4_096, 1), (4_097,), (1, 10_000)):
+        for count in counts:
+            first = await store.db.write(Database.take_positions, count, 0)
+            assert first > last
+            last = first + count - 1
+        await store.restart()
 
 
 async def test_a_large_body_is_stored_raw(store: Store) -> None:
