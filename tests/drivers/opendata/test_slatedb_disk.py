@@ -16,7 +16,7 @@ from tests.drivers.opendata.store import Store
 from tests.drivers.small_disk import fill_up, mounted
 from tests.server import ServerProcess
 from tests.services.process import missing
-from tests.waiting import until_available
+from tests.waiting import until, until_available
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.storage.opendata.engine import Batch
 from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
@@ -171,6 +171,17 @@ async def test_what_waits_for_room_is_whole_once_it_is_stored(
         assert "refused" not in found
         assert found[-1] == "later"
         await check_database(store.db)
+
+
+async def test_an_end_waits_for_no_write_that_waits_for_room(small_disk: Path) -> None:
+    engine = SlateDbEngine.in_directory(small_disk / "slatedb")
+    await engine.open()
+    fill_up(small_disk)
+    write = asyncio.create_task(engine.commit(Batch({b"key": bytes(100_000)}, ())))
+    await until(lambda: engine.complaint)
+    await engine.close()
+    with pytest.raises(Unavailable, match="closed"):
+        await write
 
 
 def give_room(disk: Path) -> None:
