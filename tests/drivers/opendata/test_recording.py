@@ -266,13 +266,15 @@ async def test_keys_of_earlier_versions_are_known_and_go_at_their_end(store: Sto
     numbers = [int(one[:16], 16) for one in (first, second)]
     prefix = keys.queue_key(RecordType.IDEMPOTENCY, RAW)
     until = store.clock.now_ms() + HOUR
-    c, d, old = (bytes.fromhex(digest_of(text)) for text in ("c", "d", "old"))
+    c, d, e, old = (bytes.fromhex(digest_of(text)) for text in ("c", "d", "e", "old"))
     await store.put({
         prefix + b"t" + bytes(8): bookkeeping.IDEMPOTENCY.encode(until, numbers, c + d),
+        prefix + b"t" + b"e": bookkeeping.IDEMPOTENCY.encode(until, numbers[1:], e + bytes(16)),
         prefix + b"m" + old: bookkeeping.IDEMPOTENCY.encode(until, numbers[:1], b""),
     })  # fmt: skip
-    new = [NewMessage(b"1", HOUR, 0, IdempotencyKey(key, b"x" * 16)) for key in ("c", "d", "old")]
-    assert await store.post(*new) == [first, second, first]
+    texts = ("c", "d", "e", "old")
+    new = [NewMessage(b"1", HOUR, 0, IdempotencyKey(key, b"x" * 16)) for key in texts]
+    assert await store.post(*new) == [first, second, second, first]
     store.clock.advance(2 * HOUR)
     await store.sweep()
     assert not await store.records(RecordType.IDEMPOTENCY)
