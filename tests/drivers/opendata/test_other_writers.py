@@ -55,8 +55,9 @@ async def publish(
 
 async def test_filters_are_asked_of_a_message_that_names_no_queue(store: Store) -> None:
     """As the RFC has it: whoever's filter matches receives it, and it is stored once."""
-    for ref, metadata in ((QUEUE, "kind = 'order'"), (ELSEWHERE, "kind = 'order'"), (OTHER, None)):
-        await store.management.create_queue(ref, {"_filter": metadata}, max_queues=9)
+    everyone, named = "kind = 'order'", "queue = 'queue'"
+    for ref, text in ((QUEUE, everyone), (ELSEWHERE, everyone), (OTHER, named)):
+        await store.management.create_queue(ref, {"_filter": text}, max_queues=9)
     (number,) = await publish(store, [ORDER])
     assert store.db.execute("SELECT * FROM body").fetchall() == [(number, 2, b'"message 0"')]
     assert [await store.bodies(ref) for ref in (QUEUE, ELSEWHERE, OTHER)] == [
@@ -65,6 +66,10 @@ async def test_filters_are_asked_of_a_message_that_names_no_queue(store: Store) 
     assert await store.acknowledge() == 1
     assert len(await store.records(RecordType.PAYLOAD)) == 1
     assert texts(await store.claim(queue=ELSEWHERE)) == ["message 0"]
+    await publish(store, [ORDER, ("queue", "project/queue")])  # for the filters of its project
+    assert [await store.bodies(ref) for ref in (QUEUE, ELSEWHERE, OTHER)] == [
+        ["message 0"], ["message 0"], ["message 0"],
+    ]  # fmt: skip
 
 
 async def test_a_ttl_may_count_from_the_end_of_the_delay(store: Store) -> None:
