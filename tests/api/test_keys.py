@@ -218,15 +218,28 @@ async def test_an_administrator_of_a_project_has_its_keys_only(doors: Doors) -> 
 # Other queues that a request names.
 
 
-async def test_dead_letters_may_go_only_where_one_may_send(doors: Doors) -> None:
-    key = await doors.make("manage:mine*", "send:mine*")
-    for target, status in (("mine-dead", 201), ("theirs", 403)):
-        document = {"_dead_letter_queue": target, "_max_claim_count": 1}
-        answer = await doors.call(key, "PUT", f"/v2/queues/mine-{target}", document)
-        assert answer.status_code == status, answer.text
-    change = [{"op": "add", "path": "/metadata/_dead_letter_queue", "value": "theirs"}]
-    answer = await doors.call(key, "PATCH", "/v2/queues/mine-mine-dead", change)
-    assert (answer.status_code, answer.json()) == (403, DENIED)
+@pytest.mark.parametrize(("queue", "is_allowed"), [("mine-2", True), ("theirs", False)])
+async def test_messages_may_go_only_where_one_may_send(
+    doors: Doors, queue: str, *, is_allowed: bool
+) -> None:
+    anything, key = await doors.make("*:*"), await doors.make("manage:*", "read:*", "send:mine*")
+    letters = {"_dead_letter_queue": queue, "_max_claim_count": 1}
+    patch = [{"op": "add", "path": "/metadata/_dead_letter_queue", "value": queue}]
+    plan = {"queue": queue, "body": 1, "every": 60}
+    for name, named in (("theirs", "theirs"), ("its", queue)):
+        await doors.expect(201, anything, "PUT", f"/v2/schedules/{name}", plan | {"queue": named})
+    for status, method, path, document in (
+        (201, "PUT", "queues/mine", letters),
+        (200, "PATCH", "queues/mine", patch),
+        (202, "POST", "queues/mine/redrives", {"to": queue, "filter": {}}),
+        (201, "POST", "topics/t/subscriptions", {"subscriber": f"queue:{queue}"}),
+        (201, "PUT", "schedules/new", plan),
+        (200, "PATCH", "schedules/theirs", {"queue": queue}),
+        (201, "POST", "schedules/its/fire", None),
+    ):
+        answer = await doors.call(key, method, f"/v2/{path}", document)
+        assert answer.status_code == (status if is_allowed else 403), (path, answer.text)
+        assert is_allowed or answer.json() == DENIED
 
 
 async def test_a_subscription_reads_its_queue_and_posts_where_it_says(doors: Doors) -> None:
