@@ -253,6 +253,16 @@ def texts_of(numbers: Iterable[int]) -> list[str]:
     return list(map(str, numbers))
 
 
+async def test_what_is_in_two_pages_is_there_once(store: Store) -> None:
+    await store.post("a", "b")
+    ((root, page),) = (await store.records(RecordType.ACTIVE)).items()
+    await store.post("c")
+    longer = (await store.records(RecordType.ACTIVE))[root]
+    await store.put({root: page, keys.queue_key(RecordType.ACTIVE, b"project/queue", 7): longer})
+    assert await store.bodies() == ["a", "b", "c"]
+    assert await store.records(RecordType.ACTIVE) == {root: longer}
+
+
 async def test_payloads_of_no_message_are_named_and_left(store: Store) -> None:
     """One has no number, one has more, and another one is before the log."""
     (own,) = await store.post("own")

@@ -438,7 +438,6 @@ class Loading:
         self._bounds[queue.content].append((first, last))
         if not self.connection.changes():  # of another writer, which has messages twice
             self.lacking.delete(key)
-            self.again[RecordType.ACTIVE, queue.content].update(positions)
 
     def _known(self, numbers: Sequence[int]) -> dict[int, _Known]:
         """What the log says of those messages that are whole."""

@@ -422,7 +422,6 @@ class Encoding:
             for page in {0, *(one for (one,) in pages)}:
                 self.delete(keys.queue_key(kind, raw, page or None))
             self._connection.execute("DELETE FROM page WHERE kind = ? AND queue = ?", of_queue)
-        self._connection.execute("DELETE FROM aside WHERE queue = ?", (content,))
 
 
 def read_attempts(data: bytes) -> dict[int, Attempt]:
