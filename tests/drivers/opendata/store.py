@@ -120,6 +120,13 @@ async def engine_in(directory: Path) -> SlateDbEngine:
     return engine
 
 
+async def stored(directory: Path, records: dict[bytes, bytes]) -> None:
+    """Store records in a directory."""
+    engine = await engine_in(directory)
+    await engine.commit(Batch(records, ()))
+    await engine.close()
+
+
 def flip_in_table(directory: Path, value: bytes) -> None:
     """Flip a byte of a value in the table of SlateDB that holds it."""
     tables = (directory / "slatedb" / "compacted").glob("*.sst")

@@ -30,6 +30,25 @@ from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
 pytestmark = pytest.mark.anyio
 ELSEWHERE = QueueRef("elsewhere", "queue")
 ORDER = ("kind", "order")
+OWN = [("queue", "project/queue")]
+
+
+def logged(
+    store: Store,
+    number: int,
+    headers: list[tuple[str, str]],
+    payload: bytes,
+    *,
+    retention_s: int = 60,
+    received: int | None = None,
+) -> dict[bytes, bytes]:
+    """The records of a message that another program writes into the log."""
+    at = store.clock.now_ms() if received is None else received
+    metadata = records.Metadata(number, at, at, at, retention_s, headers)
+    return {
+        keys.message_key(RecordType.PAYLOAD, number): payload,
+        store.log_key(number): encode_metadata(metadata),
+    }
 
 
 async def publish(
@@ -39,17 +58,12 @@ async def publish(
     payload: bytes | None = None,
 ) -> list[int]:
     """Write messages into the log as another program does, and start the server again."""
-    db = store.db
-    first, now = store.next_id + 5, db.clock.now_ms()
-    puts = {}
+    first = store.next_id + 5
+    puts: dict[bytes, bytes] = {}
     for number, own in enumerate(headers, first):
-        body = records.encode_payload(b'"message %d"' % (number - first))
-        puts[keys.message_key(RecordType.PAYLOAD, number)] = payload or body
-        puts[store.log_key(number)] = encode_metadata(
-            records.Metadata(number, now, now, now, retention_s, own)
-        )
-    await db.engine.commit(Batch(puts, ()))
-    await store.restart()
+        body = payload or records.encode_payload(b'"message %d"' % (number - first))
+        puts |= logged(store, number, own, body, retention_s=retention_s)
+    await store.put(puts)
     return list(range(first, first + len(headers)))
 
 
@@ -66,7 +80,7 @@ async def test_filters_are_asked_of_a_message_that_names_no_queue(store: Store) 
     assert await store.acknowledge() == 1
     assert len(await store.records(RecordType.PAYLOAD)) == 1
     assert texts(await store.claim(queue=ELSEWHERE)) == ["message 0"]
-    await publish(store, [ORDER, ("queue", "project/queue")])  # for the filters of its project
+    await publish(store, [ORDER, *OWN])  # for the filters of its project
     assert [await store.bodies(ref) for ref in (QUEUE, ELSEWHERE, OTHER)] == [
         ["message 0"], ["message 0"], ["message 0"],
     ]  # fmt: skip
@@ -92,7 +106,7 @@ async def test_the_queue_s_header_may_stand_anywhere(store: Store) -> None:
 
 
 async def test_what_is_to_be_kept_for_ever_is_there_after_a_restart(store: Store) -> None:
-    await publish(store, [("queue", "project/queue")], retention_s=0)
+    await publish(store, OWN, retention_s=0)
     claimed = await store.claim()
     assert texts(claimed) == ["message 0"]
     assert claimed.claim_id is not None
@@ -105,10 +119,7 @@ async def test_what_no_queue_receives_ends_with_its_retention(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    await publish(
-        store, [ORDER], [("queue", "no-project"), ORDER], [("queue", "project/queue")],
-        retention_s=60,
-    )  # fmt: skip
+    await publish(store, [ORDER], [("queue", "no-project"), ORDER], OWN, retention_s=60)
     kept = await publish(store, [("kind", "forever")], retention_s=0)
     assert "routed 1 of 3 messages" in caplog.text
     assert len(await store.records(RecordType.PAYLOAD)) == 4
@@ -146,7 +157,7 @@ async def test_what_a_start_has_not_routed_the_next_one_does(
     if hangs:
         monkeypatch.setattr(database, "_PATIENCE", 0.01)
     with pytest.raises(Unavailable, match=r"planted|what the start has to write"):
-        await publish(store, *[[("queue", "project/queue")]] * 2_500)
+        await publish(store, *[OWN] * 2_500)
     store._make()
     await store.messages.open()
     assert await store.bodies() == [f"message {number}" for number in range(2_500)]
@@ -166,17 +177,14 @@ async def test_metadata_that_is_no_object_refuses_the_store(store: Store, metada
 
 async def test_each_segment_of_the_log_is_routed(store: Store) -> None:
     """Another writer went on in a segment of its own."""
-    db = store.db
-    first, now = store.next_id + 5, db.clock.now_ms()
-    own = [("queue", "project/queue")]
-    puts = {
-        keys.log_segment_key(2): bookkeeping.SEGMENT.encode(first + 1, now),
-        keys.log_listing_key(2): b"",
-        store.log_key(first): encode_metadata(records.Metadata(first, now, now, now, 60, own)),
-        keys.message_key(RecordType.PAYLOAD, first): records.encode_payload(b'"sealed"'),
-    }
-    await db.engine.commit(Batch(puts, ()))
-    await store.restart()
+    first = store.next_id + 5
+    await store.put(
+        {
+            keys.log_segment_key(2): bookkeeping.SEGMENT.encode(first + 1, store.clock.now_ms()),
+            keys.log_listing_key(2): b"",
+            **logged(store, first, OWN, records.encode_payload(b'"sealed"')),
+        }
+    )
     assert store.log_key(first + 2).startswith(keys.log_prefix(2))
     assert await store.bodies() == ["sealed"]
     await store.post("next")
@@ -198,8 +206,7 @@ NO_JSON = (b"\xff", b"no json", b"[NaN]", '"a"'.encode("utf-16"), b"\xef\xbb\xbf
 async def test_a_payload_that_can_not_be_served_is_refused_by_name_and_goes(
     store: Store, caplog: pytest.LogCaptureFixture, payload: bytes, why: str
 ) -> None:
-    own = [("queue", "project/queue")]
-    (number,) = await publish(store, own, retention_s=60, payload=payload)
+    (number,) = await publish(store, OWN, retention_s=60, payload=payload)
     assert f"message {number} of the metadata log is refused: " in caplog.text
     assert why in caplog.text
     assert (await store.messages.stats(QUEUE)).total == 0
@@ -279,24 +286,18 @@ async def test_payloads_of_no_message_are_named_and_left(store: Store) -> None:
 
 @pytest.mark.parametrize("received", [-(2**63), -1, 2**63 - 1])
 async def test_an_instant_that_no_clock_shows_stops_no_start(store: Store, received: int) -> None:
-    for own in ([ORDER], [("queue", "project/queue")]):
-        number = store.next_id + 5
-        metadata = records.Metadata(number, received, received, received, 60, own)
-        await store.put({
-            keys.message_key(RecordType.PAYLOAD, number): records.encode_payload(b"1"),
-            store.log_key(number): encode_metadata(metadata),
-        })  # fmt: skip
+    for own in ([ORDER], OWN):
+        number, payload = store.next_id + 5, records.encode_payload(b"1")
+        await store.put(logged(store, number, own, payload, received=received))
     assert await store.post("next")
     await store.sweep()
     await store.restart()
 
 
 async def test_an_entry_that_is_not_at_its_message_s_place_is_named(store: Store) -> None:
-    db = store.db
-    number, now = store.next_id + 5, db.clock.now_ms()
-    metadata = records.Metadata(number, now, now, now, 60, [("queue", "project/queue")])
-    await db.engine.commit(Batch({store.log_key(number + 1): encode_metadata(metadata)}, ()))
-    await store.restart()
+    number = store.next_id + 5
+    entry = logged(store, number, OWN, b"")[store.log_key(number)]
+    await store.put({store.log_key(number + 1): entry})
     (damage,) = store.db.damages
     assert f"message {number}" in damage
     assert (await store.messages.stats(QUEUE)).total == 0

@@ -29,7 +29,6 @@ from zaqar_lite.domain.posts import IdempotencyKey, NewMessage
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
 from zaqar_lite.domain.yielding import next_turn
 from zaqar_lite.storage.opendata import recorder
-from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.engine import Batch
 from zaqar_lite.storage.opendata.format import bookkeeping, keys, records
 from zaqar_lite.storage.opendata.format.keys import RecordType
@@ -79,7 +78,7 @@ async def test_no_id_is_taken_twice_whatever_became_of_its_message(store: Store)
     last = 0
     for counts in ((1,), (4_096, 1), (4_097,), (1, 10_000)):
         for count in counts:
-            first = await store.db.write(Database.take_positions, count, 0)
+            first = await store.db.write(lambda db, most: db.take_positions(most, 0), count)
             assert first > last
             last = first + count - 1
         await store.restart()

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.drivers.opendata.store import Store, engine_in, flip_in_table
+from tests.drivers.opendata.store import Store, engine_in, flip_in_table, stored
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.storage.opendata.engine import Batch, Unreadable
+from zaqar_lite.storage.opendata.engine import Unreadable
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.keys import RecordType
 
@@ -22,12 +22,6 @@ PREFIX = b"\x01\x02"
 def damage(directory: Path, *values: bytes) -> None:
     for value in values:
         flip_in_table(directory, value)
-
-
-async def stored(directory: Path, records: dict[bytes, bytes]) -> None:
-    engine = await engine_in(directory)
-    await engine.commit(Batch(records, ()))
-    await engine.close()
 
 
 def some_rows() -> dict[bytes, bytes]:

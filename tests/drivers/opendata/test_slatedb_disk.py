@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests.drivers.opendata.contract_hooks import check_database
-from tests.drivers.opendata.store import Store
+from tests.drivers.opendata.store import Store, engine_in
 from tests.drivers.small_disk import fill_up, mounted
 from tests.server import ServerProcess
 from tests.services.process import missing
@@ -174,8 +174,7 @@ async def test_what_waits_for_room_is_whole_once_it_is_stored(
 
 
 async def test_an_end_waits_for_no_write_that_waits_for_room(small_disk: Path) -> None:
-    engine = SlateDbEngine.in_directory(small_disk / "slatedb")
-    await engine.open()
+    engine = await engine_in(small_disk)
     fill_up(small_disk)
     write = asyncio.create_task(engine.commit(Batch({b"key": bytes(100_000)}, ())))
     await until(lambda: engine.complaint)
@@ -196,9 +195,7 @@ async def fill(store: Store, posted: list[str]) -> None:
 
 
 async def test_a_large_batch_is_handed_to_slatedb_in_parts(tmp_path: Path) -> None:
-    engine = SlateDbEngine.in_directory(tmp_path / "data" / "slatedb")
-    tmp_path.joinpath("data").mkdir()
-    await engine.open()
+    engine = await engine_in(tmp_path / "data")
     longest, before = 0.0, time.thread_time()  # a busy machine takes no part in it
 
     async def watch() -> None:

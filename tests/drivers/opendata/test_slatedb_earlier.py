@@ -12,15 +12,13 @@ import pytest
 
 from tests.contract.subject import some
 from tests.drivers.opendata.contract_hooks import check_database
-from tests.drivers.opendata.store import Store
+from tests.drivers.opendata.store import Store, stored
 from tests.drivers.store import MINUTE, OTHER, QUEUE, THIRD, texts
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import KeyReused
 from zaqar_lite.domain.models import HistoryState, Record
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage
 from zaqar_lite.domain.settlements import Act, Settlement
-from zaqar_lite.storage.opendata import create_engine
-from zaqar_lite.storage.opendata.engine import Batch
 
 pytestmark = pytest.mark.anyio
 EARLIER = json.loads((Path(__file__).parent / "pages1.json").read_text(encoding="ascii"))
@@ -29,17 +27,15 @@ EARLIER = json.loads((Path(__file__).parent / "pages1.json").read_text(encoding=
 @pytest.fixture
 async def earlier(tmp_path: Path) -> Store:
     """A directory with these records, not opened, and a clock that stands at that instant."""
-    uri = f"opendata+slatedb://{tmp_path / 'data'}"
-    engine = create_engine(uri)
-    await engine.open()
     records = EARLIER["records"].items()
-    await engine.commit(Batch({bytes.fromhex(k): bytes.fromhex(v) for k, v in records}, ()))
-    await engine.close()
-    store = Store(uri)
-    instant = EARLIER["now_ms"] / 1000
-    store.clock = Clock(wall=lambda: instant, monotonic=lambda: 0.0)
-    store._make()
-    return store
+    await stored(tmp_path / "data", {bytes.fromhex(k): bytes.fromhex(v) for k, v in records})
+    return standing(tmp_path, EARLIER["now_ms"] / 1000)
+
+
+def standing(home: Path, instant: float) -> Store:
+    """The store in a directory, whose clock stands."""
+    clock = Clock(wall=lambda: instant, monotonic=lambda: 0.0)
+    return Store(f"opendata+slatedb://{home / 'data'}", clock)
 
 
 async def test_an_earlier_store_opens_as_it_was(earlier: Store) -> None:
@@ -84,9 +80,7 @@ async def test_an_earlier_directory_of_slatedb_opens(tmp_path: Path) -> None:
     """With SlateDB's own files as they were: manifests, log, tables, and our notes beside them."""
     with tarfile.open(Path(__file__).parent / "slatedb_51b3156.tar.xz") as archive:
         archive.extractall(tmp_path, filter="data")
-    store = Store(f"opendata+slatedb://{tmp_path / 'data'}")
-    store.clock = Clock(wall=lambda: 1_795_377_600, monotonic=lambda: 0.0)
-    store._make()
+    store = standing(tmp_path, 1_795_377_600)
     async with store.messages:
         assert not store.db.damages
         assert await store.bodies() == ["first", "second", "delayed"]
