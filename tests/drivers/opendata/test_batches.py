@@ -125,14 +125,16 @@ class ChaosInRecords(Chaos):
             await asyncio.sleep(0.05)
 
 
+@pytest.fixture(params=SEEDS)
+def chaos(tmp_path: Path, request: pytest.FixtureRequest) -> ChaosInRecords:
+    return ChaosInRecords(Store(f"opendata+slatedb://{tmp_path / 'data'}"), request.param)
+
+
 @pytest.mark.anyio
-@pytest.mark.parametrize("seed", SEEDS)
 async def test_what_meets_in_a_batch_is_written_as_the_tables_have_it(
-    seed: int, tmp_path: Path
+    chaos: ChaosInRecords,
 ) -> None:
-    store = Store(f"opendata+slatedb://{tmp_path / 'data'}")
-    chaos = ChaosInRecords(store, seed)
-    async with store:
+    async with chaos.store as store:
         for round_ in range(40):
             await chaos.run()
             await check_database(store.db)
@@ -142,14 +144,11 @@ async def test_what_meets_in_a_batch_is_written_as_the_tables_have_it(
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("seed", SEEDS)
 async def test_a_record_that_says_something_else_is_refused_by_name_or_worked_with(
-    seed: int, tmp_path: Path
+    chaos: ChaosInRecords,
 ) -> None:
-    store = Store(f"opendata+slatedb://{tmp_path / 'data'}")
-    chaos = ChaosInRecords(store, seed)
     choose = chaos.choose
-    async with store:
+    async with chaos.store as store:
         for _ in range(6):
             await chaos.run()
         engine = store.db.engine

@@ -323,9 +323,10 @@ async def test_no_history_and_for_ever_differ_in_the_configuration(
         assert some(record).metadata == metadata
 
 
-def consumers_of_the_rfc(value: bytes) -> list[str]:
-    """What a reader that knows only the RFC reads of a record of attempts."""
-    return list(array(records.CONSUMER).read(value, 0)[0])
+async def consumers(store: Store) -> list[list[str]]:
+    """Who held each message, by a reader that knows only the RFC's record of attempts."""
+    values = (await store.records(RecordType.ATTEMPTS)).values()
+    return [list(array(records.CONSUMER).read(value, 0)[0]) for value in values]
 
 
 async def test_who_holds_a_message_now_is_in_the_rfc_s_attempts(store: Store) -> None:
@@ -333,18 +334,16 @@ async def test_who_holds_a_message_now_is_in_the_rfc_s_attempts(store: Store) ->
     await store.claim(1, client="before")
     store.clock.advance(HOUR // 10)
     claimed = await store.claim(client="now")
+    assert await consumers(store) == [["before", "now"], ["now"]]
     values = (await store.records(RecordType.ATTEMPTS)).values()
-    assert [consumers_of_the_rfc(value) for value in values] == [["before", "now"], ["now"]]
     assert [decode_attempts(value).consumers for value in values] == [("before",), ()]
     await store.restart()
     held = await store.messages.get_claim(QUEUE, claimed.claim_id or "", details=True)
     assert [[one.client_id for one in m.attempts] for m in held.messages] == [["before"], []]
     await store.release(claimed)
-    values = (await store.records(RecordType.ATTEMPTS)).values()
-    assert [consumers_of_the_rfc(value) for value in values] == [["before", "now"], ["now"]]
+    assert await consumers(store) == [["before", "now"], ["now"]]
     await store.claim(client="last")
     await store.restart()
-    values = (await store.records(RecordType.ATTEMPTS)).values()
-    assert [consumers_of_the_rfc(value)[-1] for value in values] == ["last", "last"]
+    assert [held_by[-1] for held_by in await consumers(store)] == ["last", "last"]
     await store.messages.delete(QUEUE, ids, claim_ids=None)
     assert not await store.records(RecordType.ATTEMPTS)
