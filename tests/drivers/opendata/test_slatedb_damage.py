@@ -19,21 +19,16 @@ BLOCK = 4_096
 PREFIX = b"\x01\x02"
 
 
-def damage(directory: Path, *values: bytes) -> None:
-    for value in values:
-        flip_in_table(directory, value)
-
-
-def some_rows() -> dict[bytes, bytes]:
+def some_rows() -> tuple[dict[bytes, bytes], list[bytes]]:
     choose = random.Random(1)
-    return {PREFIX + n.to_bytes(8, "big"): choose.randbytes(100) for n in range(3_000)}
+    rows = {PREFIX + n.to_bytes(8, "big"): choose.randbytes(100) for n in range(3_000)}
+    return rows, list(rows)
 
 
 async def test_single_reads_name_what_is_damaged_and_answer_the_rest(tmp_path: Path) -> None:
-    rows = some_rows()
-    order = sorted(rows)
+    rows, order = some_rows()
     await stored(tmp_path / "data", rows)
-    damage(tmp_path / "data", rows[order[1_000]])
+    flip_in_table(tmp_path / "data", rows[order[1_000]])
     engine = await engine_in(tmp_path / "data")
     for key in (order[0], order[2_000], b"absent"):
         assert await engine.get(key) == rows.get(key)
@@ -60,7 +55,7 @@ async def test_a_store_with_a_damaged_block_of_payloads_serves_the_others(
 ) -> None:
     store, posted = await filled(tmp_path)
     damaged, *others = posted
-    damage(tmp_path / "data", json.dumps(posted[damaged][300]).encode())
+    flip_in_table(tmp_path / "data", json.dumps(posted[damaged][300]).encode())
     await store.restart()
     for queue in others:
         assert await store.bodies(queue) == posted[queue]
@@ -80,7 +75,7 @@ async def test_a_store_whose_queues_lie_in_a_damaged_block_is_refused(tmp_path: 
     page = await engine.get(root)
     await engine.close()
     assert isinstance(page, bytes)
-    damage(tmp_path / "data", page)
+    flip_in_table(tmp_path / "data", page)
     with pytest.raises(ConfigurationError, match=r"Everything after active.*from a backup"):
         await store.restart()
 
@@ -89,10 +84,9 @@ async def test_damage_that_keeps_tables_from_being_compacted_does_not_stop_the_s
     tmp_path: Path,
 ) -> None:
     """Every flush leaves a table; SlateDB's own limit is 8 that wait."""
-    rows = some_rows()
-    order = sorted(rows)
+    rows, order = some_rows()
     await stored(tmp_path / "data", rows)
-    damage(tmp_path / "data", rows[order[20]])
+    flip_in_table(tmp_path / "data", rows[order[20]])
     async with asyncio.timeout(30):
         for number in range(12):
             await stored(tmp_path / "data", {b"\x01\x01%d" % number: bytes(100)})
