@@ -171,6 +171,16 @@ zaqar_lite/storage/redis/posting.py
 zaqar_lite/storage/redis/router.py
   0 -> 1 in: return [await self.node_of(0)]
     One server, which has all slots.
+zaqar_lite/storage/redis/scripts/call.lua
+  1 -> 2 in: at = math.min(at, tonumber(old) - 1)
+    Which other score a visit gets, so that it is noticed.
+  1 -> 2 in: local first = math.max(tonumber(life[N.last] or 0) + 1, clock[1] * 1000000 + clock[2] + offset * 1000)
+    A position is passed over; they grow in leaps anyhow.
+  37000 -> 37001 in: if first_ready < now + 37000 then
+    Who waits looks again after half a minute; the rest is for that look's being late.
+zaqar_lite/storage/redis/scripts/claiming.lua
+  raised = {} -> nothing in: raised = {}
+    The call is repeated at once, and raises them again.
 zaqar_lite/storage/redis/scripts/indexes.lua
   > -> >= in: if #positions > 0 then
     Without positions each step below does nothing; asking first only saves the calls.
@@ -181,9 +191,16 @@ zaqar_lite/storage/redis/scripts/letters.lua
     Letters of nearly 1 MiB come with the answer, or are fetched by the next call.
   > -> >= in: is_armed = visits or armed_until and armed_until > now and tonumber(life[N.armed] or 0) >= armed_until
     A registration that ends in the very millisecond of a call.
+  86400 -> 86401 in: call('SET', number, score_of(came), 'EX', 86400)
+    How long it is known which letters came, a second more.
 zaqar_lite/storage/redis/scripts/messages.lua
   < -> <= in: if not best or (rank == 0 and number < best) or (rank == -1 and number > best) then
     Where both are the same number, it is the best already.
+  0 -> 1 in: bytes = bytes + (record and #record or 0) + (ARGV[10] == '1' and size_of_history(position, track) or 0)
+    A step ends at about so many bytes: one byte a message is no promise.
+zaqar_lite/storage/redis/scripts/queues.lua
+  1000 -> 1001 in: local version = score_of(clock[1] * 1000000 + clock[2] + offset * 1000)
+    The offset is 0 outside of tests.
 zaqar_lite/storage/sql/claiming.py
   20 -> 21 in: _MOST_DUE, _MOST_LAPSED = 40, 20
     How many lapsed leases one claim ends; the next one ends the others.

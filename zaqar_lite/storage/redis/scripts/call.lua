@@ -144,19 +144,18 @@ local function finish()
   if not next(written) and #noted == 0 then
     return instant
   end
-  local horizon, ending = tonumber(life[N.horizon] or 0), written
+  local horizon = tonumber(life[N.horizon] or 0)
   if math.max(latest, now) > horizon then
     horizon = math.max(latest, now) + 3600000
     note('horizon', score_of(horizon))
-    ending = {}
     for _, key in ipairs({state, messages, bodies, expiry, ready, due, waiting, tracks, held, claims, leases, lapsed,
       parked, attempts, ids, groups, outbox, keys, forgets, staged}) do
-      ending[key] = true
+      written[key] = true
     end
   end
   apply('HSET', state, noted)
-  local at = next(ending) and score_of(math.ceil((horizon - offset) / 1000) + 60)
-  for key in pairs(ending) do
+  local at = next(written) and score_of(math.ceil((horizon - offset) / 1000) + 60)
+  for key in pairs(written) do
     call('EXPIREAT', key, at)
   end
   return instant
