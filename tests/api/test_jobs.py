@@ -189,8 +189,11 @@ async def test_a_job_that_can_never_go_on_fails(under_way: int) -> None:
 async def test_what_was_done_before_a_crash_is_not_told_as_gone() -> None:
     composed = Composed()
     jobs, queue = composed.jobs(), QueueRef("p", "letters")
-    job = Job("j", "letters", JobAct.REDRIVE, Order(ids=["0" * 32], to="back"), 0, until=1)
-    job.under_way, job.reached, job.bound = 1, 1, {"back": 1}
+    new = [NewMessage(b"1", 60_000)]
+    (left,) = await composed.store.post(queue, new, client_id="c", version=None)
+    order = Order(ids=["0" * 32, "1" * 32, left.id], to="back")
+    job = Job("j", "letters", JobAct.REDRIVE, order, 0, until=3)
+    job.under_way, job.reached, job.bound = 3, 3, {"back": 3}
     name = running_name(queue, JobAct.REDRIVE)
     await composed.management.put_record(RUNNING, "p", name, msgspec.json.encode(job), expected=0)
     async with at_work(JobRunner(jobs, composed.clock, lambda: 0)):
@@ -200,7 +203,7 @@ async def test_what_was_done_before_a_crash_is_not_told_as_gone() -> None:
     nobody: Any = None
     listed = (await JobActions(jobs, nobody).list_redrives(request)).document
     [shown] = listed["jobs"]
-    assert (shown["done"], shown["targets"], shown["refused"]) == (1, {"back": 1}, {})
+    assert (shown["done"], shown["targets"], shown["refused"]) == (3, {"back": 3}, {})
 
 
 async def test_an_order_at_its_bounds_finds_what_it_means(api: Api) -> None:

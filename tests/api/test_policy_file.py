@@ -23,6 +23,7 @@ POLICY = """
 "queues:create": "'orders':%(queue_name)s and project_id:%(project_id)s"
 "queues:delete": "!"
 "claims:create": "rule:queues:create"
+"queues:stats": "rule:queues:get and not role:banned"
 "pools:create": "role:admin"
 """
 
@@ -54,6 +55,8 @@ async def test_a_rule_of_the_file_counts_and_the_defaults_do_elsewhere(
         assert await status(api, keystone.issue("admin"), "PUT", "/v2/queues/other") == 403
         assert await status(api, keystone.issue("admin"), "DELETE", queue) == 403
         assert await status(api, keystone.issue("nothing"), "POST", f"{queue}/claims") == 201
+        assert await status(api, keystone.issue("reader"), "GET", f"{queue}/stats") == 200
+        assert await status(api, keystone.issue("nothing"), "GET", f"{queue}/stats") == 403
         # The file says nothing of these.
         assert await status(api, keystone.issue("reader"), "GET", queue) == 200
         assert await status(api, keystone.issue("nothing"), "GET", queue) == 403

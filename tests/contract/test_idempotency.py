@@ -79,8 +79,11 @@ async def test_a_known_batch_key_with_other_messages_is_refused(queue: QueueUnde
             await queue.post(*others, batch_key="k")
         assert raised.value.index is None
     assert await queue.post("a", "b", batch_key="k") == first
+    assert await queue.post(new("b", key="key"), batch_key="l") == first[1:]
     assert await queue.bodies() == ["a", "b"]
     await queue.purge()
+    with pytest.raises(KeyReused):
+        await queue.post("c", batch_key="l")
     with pytest.raises(KeyReused):
         await queue.post(new("c", key="key"))
     with pytest.raises(KeyReused):

@@ -277,6 +277,18 @@ async def test_a_rate_lets_two_seconds_worth_in_and_then_its_own() -> None:
     rates.spend("other", WRITE, 0)
 
 
+async def test_a_rate_that_is_set_counts_at_once_and_no_other_project_has_new_tokens() -> None:
+    rates = await metered(Time(), write_requests=10)
+    assert spent(rates, WRITE) == 20
+    for _ in range(20):
+        rates.spend("other", WRITE, 0)
+    await rates.quotas.set("p", {"write_requests": 20})
+    rates.refresh()
+    assert spent(rates, WRITE) == 40
+    with pytest.raises(TooMany):
+        rates.spend("other", WRITE, 0)
+
+
 async def test_retry_after_says_when_a_request_comes_through() -> None:
     time = Time()
     rates = await metered(time, manage_requests=1, write_bytes=100)
