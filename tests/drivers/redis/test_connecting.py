@@ -60,6 +60,17 @@ def complaints() -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.parametrize(
+    ("uri", "database"),
+    [
+        *(("redis://h", 0), ("rediss://h:1/", 0), ("redis://h/7", 7)),
+        *(("redis+sentinel://h,i/name", 0), ("redis+sentinel://h/name/3", 3)),
+    ],
+)
+def test_the_database_is_the_first_unless_the_uri_names_one(uri: str, database: int) -> None:
+    assert parse(uri).database == database
+
+
 async def test_an_opening_that_is_given_up_leaves_no_connection(silent: Silent) -> None:
     store, _ = create(f"redis://127.0.0.1:{silent.port}/0", clock=Clock(), options=StoreOptions())
     opening = asyncio.ensure_future(store.open())
