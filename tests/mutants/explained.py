@@ -165,6 +165,9 @@ zaqar_lite/storage/opendata/slatedb/__init__.py
     No record has a key that is nothing but a prefix.
   > -> >= in: if size > _MOST_BYTES:
     How many bytes a batch takes between two turns, to the byte.
+zaqar_lite/storage/redis/outbox.py
+  True -> False in: "read_outbox", keys_of(queue), repeatable=True
+    What is not read now, the sweep moves.
 zaqar_lite/storage/redis/posting.py
   > -> >= in: while len(some) > 1 and sum(map(len, some)) > _PART_BYTES:
     A part of a post has half the messages where its bytes are the bound exactly.
