@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, bury, fail, ids, new, some, texts
 from tests.waiting import at_work, until
 from zaqar_lite.domain.attempts import Ended
-from zaqar_lite.domain.models import DelayMode, Move, RetryPolicy, StoreOptions
+from zaqar_lite.domain.models import DelayMode, Move, QueueRef, RetryPolicy, StoreOptions
 from zaqar_lite.domain.settlements import Outcome
 from zaqar_lite.service.pooling.drain import Drains, DrainWorker
 from zaqar_lite.service.pooling.placement import CARRIED_MS, CARRY, Place, Placements
@@ -33,9 +33,10 @@ async def dead(queue: QueueUnderTest, letters: QueueUnderTest, *texts_of: str) -
 
 
 @pytest.mark.parametrize("delay", [0, MINUTE])
-async def test_a_moved_message_is_the_same_message(
-    queue: QueueUnderTest, other: QueueUnderTest, delay: int
-) -> None:
+async def test_a_moved_message_is_the_same_message(queue: QueueUnderTest, delay: int) -> None:
+    shortest = QueueRef(f"project-{queue.ref.name}", "a")
+    queue = QueueUnderTest(queue.stores, shortest)
+    other = queue.named("b")
     (message_id,) = await dead(queue, other, "a")
     letter = await other.get_one(message_id, details=True)
     assert await other.move(queue, message_id, delay=delay) == [Outcome.DONE]

@@ -182,8 +182,6 @@ zaqar_lite/storage/redis/scripts/call.lua
   37000 -> 37001 in: if first_ready < now + 37000 then
     Who waits looks again after half a minute; the rest is for that look's being late.
 zaqar_lite/storage/redis/scripts/claiming.lua
-  raised = {} -> nothing in: raised = {}
-    The call is repeated at once, and raises them again.
 zaqar_lite/storage/redis/scripts/indexes.lua
   > -> >= in: if #positions > 0 then
     Without positions each step below does nothing; asking first only saves the calls.
