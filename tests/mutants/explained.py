@@ -91,9 +91,6 @@ zaqar_lite/service/metrics/queue_depths.py
     Every tenth pass reads the metadata, whether they are counted up or down.
   0 -> 1 in: self._passes = 0
     Which pass over the queues looks for those to be monitored.
-zaqar_lite/service/metrics/shared_counters.py
-  206 -> 207 in: _CODES = *range(200, 206), 300, 304, *range(400, 418), 422, 423, 425, 429, 431, *range(500, 505)
-    No route answers 206.
 zaqar_lite/service/pooling/drain.py
   >= -> > in: if count >= _MOST_FROZEN:
     How many queues are frozen at once, more or less: a group is frozen whole.

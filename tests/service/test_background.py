@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from tests.failing import failing
 from tests.service.composed import Composed
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Unavailable
@@ -155,10 +156,6 @@ async def test_the_sweep_goes_on_until_nothing_is_left_and_rests_then(house: Hou
     assert len(house.messages.swept) == done
 
 
-async def away(*_: object, **__: object) -> None:
-    raise Unavailable("away")
-
-
 async def test_an_exposing_queue_is_drained_and_becomes_normal(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,7 +165,7 @@ async def test_an_exposing_queue_is_drained_and_becomes_normal(
     exposing = type(record)(QUEUE, {}, record.version, exposing=True)
     await house.management.update_queue(exposing)
     with monkeypatch.context() as broken:
-        broken.setattr(house.messages, "release_delayed", away)
+        broken.setattr(house.messages, "release_delayed", failing(Unavailable("away")))
         assert await house.janitor.step() == 0  # so that it rests
     assert [await house.janitor.step() for _ in range(12)] == [*[250] * 10, 1, 0]
     assert (await house.messages.stats(QUEUE)).ready == 2_500

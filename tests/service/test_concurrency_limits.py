@@ -20,32 +20,23 @@ from zaqar_lite.storage.sql import create
 pytestmark = pytest.mark.anyio
 
 
-class Time:
-    """A clock that tests move, for leases and for the store."""
-
-    def __init__(self) -> None:
-        self.clock = Clock()
-        self._now = 0.0
-
-    def __call__(self) -> float:
-        return self._now
-
-    def advance(self, seconds: float) -> None:
-        self._now += seconds
-        self.clock.advance(round(seconds * 1000))
-
-
 class Processes:
     """Processes that share a store."""
 
     def __init__(self, count: int = 3) -> None:
-        self.time = Time()
-        self.management = create("memory://", clock=self.time.clock, options=StoreOptions())[1]
+        self.clock = Clock(wall=lambda: 0.0, monotonic=lambda: 0.0)  # it moves when it is told to
+        self.management = create("memory://", clock=self.clock, options=StoreOptions())[1]
         self.leases = [self.process() for _ in range(count)]
         self.limits = [leases.of("connections") for leases in self.leases]
 
     def process(self) -> ConcurrencyLeases:
-        return ConcurrencyLeases(self.management, workers=3, monotonic=self.time)
+        return ConcurrencyLeases(self.management, workers=3, monotonic=self.now)
+
+    def now(self) -> float:
+        return self.clock.now_ms() / 1000
+
+    def advance(self, seconds: float) -> None:
+        self.clock.advance(round(seconds * 1000))
 
     async def take(self, number: int, most: int) -> int:
         """Take as many permits as a process gets, of so many that a project may have."""
@@ -60,7 +51,7 @@ class Processes:
             self.limits[number].leave("p")
 
     async def beat(self, *but: int) -> None:
-        self.time.advance(HEARTBEAT)
+        self.advance(HEARTBEAT)
         for number, leases in enumerate(self.leases):
             if number not in but:
                 await leases._beat()
@@ -100,7 +91,7 @@ async def test_what_a_process_does_not_need_any_more_is_given_back() -> None:
 async def test_what_a_killed_process_had_comes_back() -> None:
     processes = Processes()
     assert await processes.take(0, 4) == 4
-    while processes.time() < EXPIRES - HEARTBEAT:
+    while processes.now() < EXPIRES - HEARTBEAT:
         await processes.beat(0)
         assert not await processes.limits[1].take("p", 4)
     for _ in range(3):
@@ -112,7 +103,7 @@ async def test_what_a_process_had_before_it_was_cut_off_is_free_for_others() -> 
     processes = Processes()
     assert await processes.take(0, 4) == 4
     processes.leave(0, 3)
-    processes.time.advance(EXPIRES)
+    processes.advance(EXPIRES)
     await processes.beat()  # which says that it lives again
     assert await processes.take(1, 4) == 3
 
@@ -121,7 +112,7 @@ async def test_a_process_that_was_cut_off_keeps_nothing_that_others_have_taken()
     processes = Processes()
     for number in (0, 1):
         assert await processes.take(number, 4) == 4
-        processes.time.advance(EXPIRES * (1 - number))
+        processes.advance(EXPIRES * (1 - number))
     await processes.beat()
     processes.limits[0].leave("p")
     assert not await processes.limits[0].take("p", 4)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from tests.service.test_quotas import Time
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import (
     NO_RETRIES,
@@ -75,16 +76,6 @@ def test_a_process_counts_alone_where_the_file_is_gone(
 QUEUE = QueueRef("p", "q")
 
 
-class Minutes:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now * 60
-
-
 async def post(store: MessageStore, queue: QueueRef, count: int) -> None:
     new = [NewMessage(b"1", 3_600_000) for _ in range(count)]
     await store.post(queue, new, client_id="c", version=None)
@@ -116,11 +107,8 @@ async def test_a_scrape_waits_for_a_short_count_of_sixteen_queues_at_once(
 @pytest.mark.parametrize(
     ("ready", "due", "told", "since"),
     [
-        (1, None, None, 50),
-        (1, 60, None, 60),
+        *((1, None, None, 50), (1, 60, None, 60), (1, 60, 65, 65), (0, 60, None, None)),
         (1, 90, None, 70),  # its delay was switched off
-        (1, 60, 65, 65),
-        (0, 60, None, None),
     ],
 )
 def test_since_when_the_first_message_is_ready(
@@ -134,18 +122,18 @@ def test_since_when_the_first_message_is_ready(
 
 async def test_keeps_an_hour_of_what_is_looked_at_and_forgets_the_rest() -> None:
     store, _ = create_stores("memory://", clock=Clock(), options=StoreOptions())
-    minutes = Minutes()
-    kept = RecentRates(store, minutes)
+    time = Time()
+    kept = RecentRates(store, time)
     assert kept.look(QUEUE, Stats(ready=0)) == [Sample(0, 0, 0, 0)]
     for _ in range(70):
-        minutes.now += 1
+        time.now += 60
         await post(store, QUEUE, 1)
-        if minutes.now < 60:
+        if time.now < 1_200 + 3_600:
             await kept.sample()
     seen = kept.look(QUEUE, await store.stats(QUEUE))
     assert seen[0] == Sample(59, 11, 0, 0)
     assert seen[-2:] == [Sample(11, 59, 0, 0), Sample(0, 70, 0, 0)]
-    minutes.now += 60
+    time.now += 3_600
     await kept.sample()
     assert kept.look(QUEUE, Stats(ready=7)) == [Sample(0, 7, 0, 0)]
 
@@ -155,12 +143,12 @@ async def test_counts_few_queues_and_those_that_were_looked_at_last(
 ) -> None:
     monkeypatch.setattr(recent, "MOST", 2)
     store, _ = create_stores("memory://", clock=Clock(), options=StoreOptions())
-    minutes = Minutes()
-    kept = RecentRates(store, minutes)
+    time = Time()
+    kept = RecentRates(store, time)
     one, two, three = (QueueRef("p", name) for name in ("one", "two", "three"))
     for queue in (one, two, one, three):
         kept.look(queue, Stats(ready=1))
-    minutes.now += 1
+    time.now += 60
     await kept.sample()
     assert [len(kept.look(queue, Stats())) for queue in (one, three, two)] == [2, 2, 1]
     assert set(kept.flows) == {three, two}
@@ -171,8 +159,8 @@ async def test_rates_are_of_what_came_through_since_a_queue_was_looked_at() -> N
     families, row = MetricFamilies(), Row()
     row.cells = [0] * families.size
     counted = instrumented(store, families, row)
-    minutes = Minutes()
-    kept = RecentRates(store, minutes)
+    time = Time()
+    kept = RecentRates(store, time)
     kept.flows = row.flows
     await post(counted, QUEUE, 3)
     assert row.flows == {}
@@ -191,17 +179,17 @@ async def test_rates_are_of_what_came_through_since_a_queue_was_looked_at() -> N
     settlements = [Settlement(three, Act.ACK)]
     await counted.settle(QUEUE, held.claim_id or "", settlements, retries=NO_RETRIES)
     assert len((await counted.claim(QUEUE, replace(request, removes=True))).messages) == 4
-    minutes.now = 0.1
+    time.now += 6
     assert kept.rates(QUEUE) is None
-    minutes.now = 0.5
+    time.now += 24
     assert kept.rates(QUEUE) == Rates(30.0, posted=14.0, claimed=16.0, deleted=14.0)
     for _ in range(20):
-        minutes.now += 1
+        time.now += 60
         await post(counted, QUEUE, 2)
         for _ in range(2):
             await kept.sample()
     assert kept.rates(QUEUE) == Rates(300.0, posted=2.0, claimed=0.0, deleted=0.0)
-    minutes.now += 61
+    time.now += 3_660
     await kept.sample()
     assert row.flows == {}
     assert kept.rates(QUEUE) is None

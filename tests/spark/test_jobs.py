@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from tests.proxy import OldServer
 from tests.server import ServerProcess
 from tests.spark.conftest import patient
+from tests.spark.test_write import bodies
 from zaqar_lite.client import Client, NewMessage, Settlement
 from zaqar_lite.spark import cli, jobs
 from zaqar_lite.spark.jobs.dlq_report import mask
@@ -24,11 +25,6 @@ def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, dict[s
     code = cli.main([*map(str, words), "--master", "local[2,2]"])
     document: dict[str, object] = json.loads(capsys.readouterr().out)
     return code, document
-
-
-def bodies(client: Client, queue: str) -> list[object]:
-    found = client.list_messages(queue, include_claimed=True, include_delayed=True)
-    return [message.body for message in found]
 
 
 def dead_letters(client: Client, queue: str, errors: list[str]) -> str:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.contract.subject import QueueUnderTest
 from tests.drivers.redis.conftest import Open
+from tests.service.test_quotas import Time
 from zaqar_lite.domain.errors import TooMany
 from zaqar_lite.domain.models import Spent
 from zaqar_lite.domain.quotas import UNLIMITED
@@ -15,16 +16,6 @@ from zaqar_lite.storage.management import ManagementStore
 
 pytestmark = pytest.mark.anyio
 RATE = 10
-
-
-class Time:
-    """A clock that tests move."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Process:
