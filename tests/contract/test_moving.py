@@ -50,6 +50,7 @@ async def test_a_moved_message_is_the_same_message(queue: QueueUnderTest, delay:
     assert [attempt.outcome for attempt in moved.attempts] == [Ended.FAILED]
     assert moved.attempts == letter.attempts
     assert (moved.claim_count, moved.failure_count) == (0, 0)
+    assert (moved.delay_expires_at is None) is (delay == 0)
     assert some(moved.origin) == replace(some(letter.origin), redriven=1)
     assert not await other.get(message_id)
     assert await other.counts() == (0, 0, 0)

@@ -23,6 +23,7 @@ SWIFT = "swift+http://a:b@host/auth/v1.0"
         ("http://[", {}, "IPv6"),
         *((f"memory://{more}", {}, "memory://") for more in ("host", "/path", "?a=b", "#x")),
         ("embedded://[", {}, "IPv6"),
+        *((f"embedded:{path}", {}, "Name a directory") for path in ("//host{}", "", "///")),
         ("embedded://{}/x%00", {}, "null byte"),
         ("embedded://{}/" + "x" * 256, {}, "too long"),
         ("opendata+foo:///{}/x", {}, "'opendata[+]foo'"),

@@ -184,6 +184,8 @@ zaqar_lite/storage/redis/scripts/indexes.lua
     Without positions each step below does nothing; asking first only saves the calls.
   0 -> 1 in: return #record + (is_apart(record) and size_of_body(record) or 0)
     A step ends at about so many bytes: one byte a message is no promise.
+  and -> or in: if life[N.grouped] and is_grouped(record) then
+    What is in no group has no place in their lists.
 zaqar_lite/storage/redis/scripts/letters.lua
   0 -> 1 in: local letters, bytes, start = {}, 0, letter_ttl and struct.pack('>I6I5', now + letter_ttl, letter_ttl)
     Letters of nearly 1 MiB come with the answer, or are fetched by the next call.
@@ -199,6 +201,9 @@ zaqar_lite/storage/redis/scripts/messages.lua
 zaqar_lite/storage/redis/scripts/queues.lua
   1000 -> 1001 in: local version = score_of(clock[1] * 1000000 + clock[2] + offset * 1000)
     The offset is 0 outside of tests.
+zaqar_lite/storage/redis/scripts/records.lua
+  0 -> 1 in: if version > 0 and ARGV[3] ~= '' and version ~= tonumber(ARGV[3]) then
+    Versions are instants, so that none is 1.
 zaqar_lite/storage/sql/claiming.py
   20 -> 21 in: _MOST_DUE, _MOST_LAPSED = 40, 20
     How many lapsed leases one claim ends; the next one ends the others.
@@ -216,6 +221,9 @@ zaqar_lite/storage/sql/place.py
     How much of the log is copied into the file at once; it is durable before.
   True -> False in: connection.close(force=True)
     Whether errors of closing cursors are left out; none of ours is open then.
+zaqar_lite/storage/sql/posting.py
+  >= -> > in: if not parts or cost >= _COPIES:
+    How many copies one step stores, more or less.
 zaqar_lite/storage/sql/rows.py
   2 -> 3 in: body, holders = bodies[index], 2  # it is another message's: at least these two
     Only whether there is more than one is asked.

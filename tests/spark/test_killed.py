@@ -17,7 +17,8 @@ from tests.services.process import Service
 from tests.services.s3 import S3Server
 from tests.spark.conftest import environment, finished, in_bucket, in_hdfs
 from tests.spark.killed_driver import PLAN, to_files
-from tests.spark.test_jobs import bodies, dead_letters
+from tests.spark.test_jobs import dead_letters
+from tests.spark.test_write import bodies
 from zaqar_lite.client import Client
 from zaqar_lite.spark import jobs
 from zaqar_lite.spark.jobs.target import Target
