@@ -34,8 +34,7 @@ async def dead(queue: QueueUnderTest, letters: QueueUnderTest, *texts_of: str) -
 
 @pytest.mark.parametrize("delay", [0, MINUTE])
 async def test_a_moved_message_is_the_same_message(queue: QueueUnderTest, delay: int) -> None:
-    shortest = QueueRef(f"project-{queue.ref.name}", "a")
-    queue = QueueUnderTest(queue.stores, shortest)
+    queue = QueueUnderTest(queue.stores, QueueRef(f"project-{queue.ref.name}", "a"))
     other = queue.named("b")
     (message_id,) = await dead(queue, other, "a")
     letter = await other.get_one(message_id, details=True)

@@ -33,20 +33,17 @@ Make = Callable[[str], Awaitable[object]]
 """Make a thing of a name."""
 
 
-BOUNDS = (
-    (topics_module, "MAX_TOPICS", 1_000),
-    (schedules_module, "MAX_SCHEDULES", 10_000),
-    (keys_module, "MAX_KEYS", 1_000),
-    (registry_module, "MAX_POOLS", 100),
-    (registry_module, "MAX_FLAVORS", 1_000),
-    (quotas_module, "MAX_PROJECTS", 10_000),
-)
-
-
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Allow few of each kind, of which there may be as many as the documents say."""
-    for module, name, most in BOUNDS:
+    for module, name, most in (
+        (topics_module, "MAX_TOPICS", 1_000),
+        (schedules_module, "MAX_SCHEDULES", 10_000),
+        (keys_module, "MAX_KEYS", 1_000),
+        (registry_module, "MAX_POOLS", 100),
+        (registry_module, "MAX_FLAVORS", 1_000),
+        (quotas_module, "MAX_PROJECTS", 10_000),
+    ):
         assert getattr(module, name) == most
         monkeypatch.setattr(module, name, MOST)
 

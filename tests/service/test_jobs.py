@@ -217,24 +217,20 @@ async def test_a_process_knows_for_some_seconds_that_another_serves_requests() -
 
 
 @pytest.mark.parametrize(
-    ("alone", "longest", "body", "sizes"),
+    ("alone", "longest", "size", "sizes"),
     [
-        ([True] * 6, 60.0, b"1", [20, 40, 80, 160, 320, 500]),
-        ([True] * 6, 60.0, b"1" * 10_000, [20, 40, 80, 104, 104, 104]),  # 1 MiB of bodies
-        ([True, True, False, False, True, True], 60.0, b"1", [20, 40, 20, 20, 320, 500]),
-        ([True] * 6, 0.0, b"1", [20, 10, 5, 2, 1, 1]),  # a step must end long before the lease
+        ([True] * 6, 60.0, 1, [20, 40, 80, 160, 320, 500]),
+        ([True] * 6, 60.0, 10_000, [20, 40, 80, 104, 104, 104]),  # 1 MiB of bodies
+        ([True, True, False, False, True, True], 60.0, 1, [20, 40, 20, 20, 320, 500]),
+        ([True] * 6, 0.0, 1, [20, 10, 5, 2, 1, 1]),  # a step must end long before the lease
     ],
 )
 async def test_the_steps_of_a_job_are_large_alone_and_small_beside_others(
-    monkeypatch: pytest.MonkeyPatch,
-    alone: list[bool],
-    longest: float,
-    body: bytes,
-    sizes: list[int],
+    monkeypatch: pytest.MonkeyPatch, alone: list[bool], longest: float, size: int, sizes: list[int]
 ) -> None:
     monkeypatch.setattr(module, "_LONG", longest)
-    one, queue = Composed(), QueueRef("p", "letters")
-    await one.store.post(queue, [NewMessage(body, 600_000)] * 2_000, client_id="c", version=None)
+    one, queue, new = Composed(), QueueRef("p", "letters"), NewMessage(b"1" * size, 600_000)
+    await one.store.post(queue, [new] * 2_000, client_id="c", version=None)
     jobs, read, seen = one.jobs(), one.store.list_messages, list[int]()
     at = list[float]()
     job = await jobs.begin(queue, JobAct.REDRIVE, Order(filter=Choice(), to="b", dry_run=True))

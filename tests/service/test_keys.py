@@ -170,7 +170,6 @@ async def test_suspected_addresses_share_one_turn_in_each_pause(
 
 
 async def test_delayed_refusals_are_answered_at_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for those that would have to wait too long for it."""
     for name, value in (("SLOWED", 0.0), ("_LATE_A_SECOND", 20), ("LATEST", 0.2)):
         monkeypatch.setattr(authentication, name, value)
     authenticator, begun = Authenticator([], 10, Clock()), time.monotonic()

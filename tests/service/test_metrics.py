@@ -114,7 +114,6 @@ async def test_a_scrape_waits_for_a_short_count_of_sixteen_queues_at_once(
 def test_since_when_the_first_message_is_ready(
     ready: int, due: int | None, told: int | None, since: int | None
 ) -> None:
-    """By what the store tells, or by the oldest message."""
     oldest = Message("m", 1, b"1", 1_000, 50, 1_050, 70, delay_expires_at=due)
     depth = recent.depth_of(Stats(ready=ready, oldest=oldest, ready_since=told))
     assert (depth.since, depth.age(1_070)) == (since, 0 if since is None else (1_070 - since) / 1e3)
