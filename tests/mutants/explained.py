@@ -162,6 +162,9 @@ zaqar_lite/storage/opendata/slatedb/__init__.py
     No record has a key that is nothing but a prefix.
   > -> >= in: if size > _MOST_BYTES:
     How many bytes a batch takes between two turns, to the byte.
+zaqar_lite/storage/opendata/slatedb/binding.py
+  True -> False in: durability_filter=slatedb.DurabilityLevel.REMOTE, dirty=False, cache_blocks=True
+    A record is read alone at a start only, and once.
 zaqar_lite/storage/redis/outbox.py
   True -> False in: "read_outbox", keys_of(queue), repeatable=True
     What is not read now, the sweep moves.

@@ -9,7 +9,7 @@ import pytest
 from tests.drivers.opendata.store import Store
 from tests.drivers.store import OTHER, QUEUE, texts
 from zaqar_lite.domain.errors import ConfigurationError
-from zaqar_lite.domain.models import ClaimRequest, DelayMode, QueueRef
+from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.opendata import database
 from zaqar_lite.storage.opendata.engine import Batch
 from zaqar_lite.storage.opendata.format import bookkeeping, keys, records
@@ -60,10 +60,7 @@ async def test_a_message_set_aside_is_not_ready_when_its_claim_ends(filled: Stor
     await filled.bodies()
     await filled.release(taken)
     assert (await filled.messages.stats(QUEUE)).ready == 699
-    popped = await filled.messages.claim(
-        QUEUE, ClaimRequest(limit=10, delay_mode=DelayMode.HONOUR, version=None, removes=True)
-    )
-    assert texts(popped) == numbers(1, 11)
+    assert texts(await filled.claim(10, removes=True)) == numbers(1, 11)
 
 
 async def test_what_is_behind_damage_of_both_kinds_is_served(filled: Store) -> None:

@@ -227,7 +227,9 @@ async def test_a_second_server_on_the_same_directory_refuses_in_one_line(tmp_pat
         await free_again.messages.ping()
 
 
-async def test_nobody_but_the_owner_enters_the_folders_of_a_store(tmp_path: Path) -> None:
+async def test_the_folders_are_for_the_owner_alone_and_are_let_go(tmp_path: Path) -> None:
     data = tmp_path / "data"
     async with Store(f"opendata+slatedb://{data}"):
         assert [one.stat().st_mode & 0o777 for one in (data, data / "slatedb")] == [0o700, 0o700]
+    files = {one.resolve() for one in Path("/proc/self/fd").iterdir()}  # noqa: ASYNC240 - no disk
+    assert not {data / "slatedb", data / "lock"} & files
