@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from tests.api.conftest import Api, MakeApi
-from tests.sqs.conftest import HOST, SqsAnswer
+from tests.sqs.conftest import HOST, SqsAnswer, policy
 from zaqar_lite.service.background import cancelled
 from zaqar_lite.service.identity import authentication
 
@@ -142,19 +142,19 @@ async def test_the_grants_of_a_key_hold(signing: Signing) -> None:
         assert is_allowed or answer.error[1] == "AccessDenied"
 
 
-async def test_a_dead_letter_queue_needs_the_right_to_send_there(signing: Signing) -> None:
-    everything = await signing.key()
+async def test_letters_go_only_where_the_key_may_send(signing: Signing) -> None:
     for name in ("jobs", "dead"):
-        await signing.ask(everything, "CreateQueue", QueueName=name)
-    policy = {"deadLetterTargetArn": "arn:aws:sqs:r:demo:dead", "maxReceiveCount": 3}
-    document = {
-        "QueueUrl": f"http://{HOST}/demo/jobs",
-        "Attributes": {"RedrivePolicy": orjson.dumps(policy).decode()},
-    }
-    key = await signing.key("manage:jobs")
-    assert (await signing.ask(key, "SetQueueAttributes", **document)).error[1] == "AccessDenied"
-    key = await signing.key("manage:jobs", "send:dead")
-    assert (await signing.ask(key, "SetQueueAttributes", **document)).status == 200
+        await signing.ask(await signing.key(), "CreateQueue", QueueName=name)
+    named = {"QueueUrl": JOBS, "Attributes": {"RedrivePolicy": policy("dead", 3)}}
+    moved = {"SourceArn": "arn:aws:sqs:r:demo:dead", "DestinationArn": "arn:aws:sqs:r:demo:jobs"}
+    for operation, document, manages, sends in (
+        ("SetQueueAttributes", named, "manage:jobs", "send:dead"),
+        ("StartMessageMoveTask", moved, "manage:dead", "send:jobs"),
+    ):
+        refused = await signing.ask(await signing.key(manages), operation, **document)
+        assert refused.error[1] == "AccessDenied"
+        key = await signing.key(manages, sends)
+        assert (await signing.ask(key, operation, **document)).status == 200
 
 
 async def test_a_request_that_is_not_signed_is_refused(signing: Signing) -> None:
