@@ -181,6 +181,7 @@ async def test_what_waits_for_a_pool_arrives_where_its_target_has_come_beside_it
         # Swift counts a message a moment after it can be read.
         await until(queue.counts, lambda counts: counts == ((0, 1, 0) if delay else (1, 0, 0)))
         assert (found[0].body, found[0].client_id) == (b'"a"', "producer")
+        assert HOUR - MINUTE < found[0].expires_at - found[0].now <= HOUR
         queue.advance(CARRIED_MS)
         await until(lambda: stores.management.list_records(CARRY, limit=1), operator.not_)
     assert ids(await queue.get(message_id)) == [message_id]

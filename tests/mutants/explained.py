@@ -115,8 +115,6 @@ zaqar_lite/service/queues.py
   10_000 -> 10001 in: _MOST_SEEN = 10_000
     How many queues are remembered to have a record; others are looked at again.
 zaqar_lite/service/quotas/concurrency_limits.py
-  - -> + in: return min(free, used + (free - used) // _SPARE)
-    How many permits are leased beside those in use: what is not needed is given back.
   0 -> 1 in: if left < 0:
     The size of the reply is bounded; whether its last byte is used is no promise.
 zaqar_lite/service/quotas/quota_usage.py

@@ -144,9 +144,7 @@ async def test_a_dead_letter_queue_that_is_one_too_many_keeps_its_place() -> Non
     assert (await placements.entry(letters)).place == Place("a")
 
 
-async def test_a_dead_letter_queue_is_looked_at_once_in_a_while(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_place_for_letters_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     management, _, _, queues = of_one_queue(Clock())
     looks, letters = list[QueueRef](), QueueRef("p", "letters")
 

@@ -211,6 +211,20 @@ async def test_what_failed_is_tried_again_when_it_is_due_and_the_others_wait_for
         assert tried == (["a"] if again else ["a", "a", "b"])
 
 
+async def test_who_has_worked_for_long_lets_another_process_go_on() -> None:
+    process, sent = Process(still()), list[str]()
+    made = await process.subscribe()
+
+    async def deliver(delivery: Delivery, _: Subscription) -> None:
+        sent.append(delivery.id)
+        process.clock.advance(20_000)
+
+    await process.line_up(made, "a", "b")
+    for so_far in (["a"], ["a", "b"]):
+        await process.strict_order(deliver, look).work(QUEUE, made)
+        assert sent == so_far
+
+
 async def test_a_turn_that_comes_too_early_by_this_clock_is_taken_again() -> None:
     """It was posted by a process whose clock is ahead; its key must not stop the next one."""
     store_clock, clock = Clock(), Clock()
