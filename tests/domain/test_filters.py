@@ -114,12 +114,12 @@ def test_only_true_matches(text: str, matches: bool) -> None:
     assert parse_filter(text)(HEADERS) is matches
 
 
-@pytest.mark.parametrize("number", ["+5", "-0", "0005", "9223372036854775807"])
+@pytest.mark.parametrize("number", ["+5", "-0", "0005", f"{2**63 - 1}", f"{-(2**63)}"])
 def test_a_decimal_of_64_bits_is_a_number(number: str) -> None:
     assert parse_filter(f"a = {int(number)}")({"a": number})
 
 
-@pytest.mark.parametrize("text", ["", "-", "1.0", "1e3", " 1", "9223372036854775808", "٣", "1_0"])
+@pytest.mark.parametrize("text", ["", "-", "1.0", "1e3", " 1", f"{2**63}", "٣", "1_0"])
 def test_other_text_is_no_number(text: str) -> None:
     assert not parse_filter("a >= 0 OR a < 0")({"a": text})
 

@@ -55,12 +55,7 @@ def test_a_position_too_large_to_store_is_the_largest_one() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "0",
-        "0" * 15,
-        "0" * 17,
-        "0" * 31,
-        "0" * 33,
+        *("0" * length for length in (0, 1, 15, 17, 31, 33)),
         "A" * 16,
         "g" * 32,
         "0" * 16 + "\n",

@@ -12,9 +12,11 @@ QUEUE = QueueRef("project", "queue")
 
 @pytest.mark.parametrize("value", ["3", 0, -1, True, 1.5, [], {}, 65_536])
 def test_a_stored_limit_that_would_be_refused_counts_as_absent(value: Any) -> None:
-    letter = retries(QUEUE, {"_dead_letter_queue": "dead", "_max_failures": value}).dead_letter
-    assert letter is not None
-    assert letter.max_failures == NO_LIMIT
+    dead = {"_dead_letter_queue": "dead", "_dead_letter_queue_messages_ttl": 60}
+    for place in (dead, {"_failed_retention": 60}):
+        letter = retries(QUEUE, {**place, "_max_failures": value}).dead_letter
+        assert letter is not None
+        assert (letter.ttl_ms, letter.max_failures) == (60_000, NO_LIMIT)
 
 
 @pytest.mark.parametrize("value", ["fast", 5, [], {}, {"type": "list"}, {"type": ["list"]}])

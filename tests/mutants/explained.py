@@ -153,6 +153,9 @@ zaqar_lite/storage/opendata/database.py
     How many ids that nothing has taken a block has at its end.
   4_096 -> 4097 in: BLOCK_SIZE = 4_096
     How many ids a start passes over at most: one more.
+zaqar_lite/storage/opendata/recorder.py
+  > -> >= in: if monotonic() > self._until:
+    A measured time that is the bound to the last bit of a float.
 zaqar_lite/storage/opendata/slatedb/__init__.py
   1 -> 2 in: self._descriptor = -1
     Any negative number stands for no descriptor.
