@@ -227,19 +227,14 @@ async def test_another_process_follows_what_is_set(monkeypatch: pytest.MonkeyPat
     defaults = Quota(queues=5)
     one, two = (Quotas(management, defaults, shared=True) for _ in range(2))
     await two.load()
-    changes = 0
-
-    def changed() -> None:
-        nonlocal changes
-        changes += 1
-
-    two.changed = changed
+    changes = list[None]()
+    two.changed = lambda: changes.append(None)
     await one.set("p", {"read_requests": 2})
     assert (one.of("p").queues, one.of("p").read_requests) == (5, 2)
     await two.load()
     assert (two.of("p"), two.has_rates) == (one.of("p"), True)
     await two.load()
-    assert changes == 1
+    assert len(changes) == 1
     await one.reset("p")
     await two.load()
     assert (two.of("p"), two.has_rates) == (defaults, False)
