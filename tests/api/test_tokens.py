@@ -60,7 +60,7 @@ def token(
     }
     content = {name: value for name, value in content.items() if value is not None}
     headers = {} if kid is None else {"kid": kid}
-    with warnings.catch_warnings(category=jwt.warnings.InsecureKeyLengthWarning, action="ignore"):
+    with warnings.catch_warnings(action="ignore"):
         return jwt.encode(content, key, algorithm=algorithm, headers=headers)
 
 
