@@ -264,10 +264,10 @@ class DrainWorker(BackgroundWorker):
     async def _group_of(self, work: Held[Drain], queue: QueueRef) -> dict[QueueRef, Entry]:
         """The queues of the pool that must move together with one of them, itself included."""
         filtered = await self._management.filtered_queues(queue.project)
-        todo, seen = [queue], {queue}
+        todo = [queue]
         if filtered:
             todo += [ref for ref, _ in await self._placements.queues_of(queue.project)]
-            seen |= {*todo}
+        seen = {*todo}
         entries: dict[QueueRef, Entry] = {}
         while todo:
             await self._keep(work)
