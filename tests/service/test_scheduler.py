@@ -122,6 +122,7 @@ async def test_what_is_over_leaves_nothing_in_the_index(place: Place) -> None:
     for _ in range(2):
         await place.schedules.delete("p", "s")
         assert await entries() == 0
+    assert await place.schedulers[0].step() == (0, 5.0)  # it looks again in so many seconds
 
 
 def put_again(schedules: Schedules) -> Awaitable[object]:
