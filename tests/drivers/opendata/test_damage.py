@@ -17,7 +17,6 @@ from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX, RecordType
 from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
 
 pytestmark = pytest.mark.anyio
-FIRST = QueueRef("project", "a")
 
 
 @pytest.fixture
@@ -25,7 +24,7 @@ async def filled(tmp_path: Path) -> AsyncIterator[Store]:
     """A queue of three pages, and others."""
     store = Store(f"opendata+slatedb://{tmp_path / 'data'}")
     await store.messages.open()
-    await store.post(*map(str, range(100)), to=FIRST)
+    await store.post(*map(str, range(100)), to=QueueRef("project", "a"))
     for start in range(0, 700, 100):
         await store.post(*map(str, range(start, start + 100)))
     await store.post("of another queue", to=OTHER)

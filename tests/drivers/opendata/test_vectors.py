@@ -178,6 +178,7 @@ def check_primitive(record: str, fields: dict[str, Any], data: bytes) -> None:
 READERS: dict[str, Callable[[bytes], object]] = {
     "TerminatedBytes": encoding.read_terminated,
     "active value": active.read_active,
+    "payload value": records.decode_payload,
 }
 
 
