@@ -286,7 +286,7 @@ REFUSED = (
             {},
             *each("delete", "x", [1], [f"{number:032x}" for number in range(1_001)]),
             *each("release", [{}]),
-            {"release": [{"id": "a"}], "delete": ["a"]},
+            ({"release": [{"id": "a"}], "delete": ["a"]}, "Message 'a' is named twice."),
             *each("extend", [{"id": "a"}]),
             ({"dead": [{"id": "a", "ttl": 60}]}, "unknown field `ttl` - at `$.dead[0]`."),
             *each("unknown", []),
