@@ -3,7 +3,8 @@
 The records of the store itself come first; a new store gets them here.
 
 Damage in payloads and in the metadata log costs the messages in it: they are set aside in their
-pages, and stay there as they are. Any other record that can't be read refuses the store.
+pages, and stay there as they are until the sweep removes their queue (one without a record that
+holds nothing else). Any other record that can't be read refuses the store.
 """
 
 import asyncio
