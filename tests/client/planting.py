@@ -54,6 +54,7 @@ def busy() -> None:
 def plant(place: int) -> int:
     """Have it raised at one bytecode; return what came of it."""
     planter = Planter(place)
+    sys._getframe().f_trace_opcodes = True  # Python 3.12 heeds those of frames only after one
     sys.settrace(planter.trace)
     try:
         limited(planter.call, 60, lambda _: None)
