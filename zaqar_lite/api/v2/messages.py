@@ -41,7 +41,7 @@ from zaqar_lite.service.messages import Messages
 _DEFAULT_COUNT = 10
 _KEY = b"idempotency-key"
 _LONGEST_LOCATION, _MOST_LOCATED = 7_680, 256
-"""Bytes, as many clients and proxies take 8 KiB of headers; and ids, which are longer than that."""
+"""Bytes, as many clients and proxies take 8 KiB of headers; so many ids have more than that."""
 _SHOWN = 1_000
 """Messages whose places one step writes: about 0.5 ms."""
 

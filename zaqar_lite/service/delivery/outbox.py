@@ -311,7 +311,6 @@ _WAIT = 20.0
 _PAUSE = 1.0
 _GATHER = 0.01
 """Seconds for which finished messages are gathered, to be deleted in one step."""
-_ERRORS = LoggedErrors("deliveries")  # of all queues' workers, which fail together
 
 
 @dataclass(eq=False, repr=False)
@@ -351,10 +350,7 @@ class QueueWorker(BackgroundWorker):
         if room <= 0 or sum(self._under_way.values()) >= _MOST_BYTES:
             await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
             return 0.0
-        found: Sequence[Message] = ()
-        rest = _PAUSE
-        with _ERRORS:
-            found, rest = await self._claim(min(room, _BATCH))
+        found, rest = await self._claim(min(room, _BATCH))
         for message in found:
             task = asyncio.create_task(self._act(message))
             self._under_way[task] = len(message.body)
