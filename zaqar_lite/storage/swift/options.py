@@ -12,6 +12,7 @@ import threading
 import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
@@ -71,27 +72,19 @@ class AuthV1(Auth):
         self, url: str, user: str, key: str, *, timeout: float, tls: dict[str, Any]
     ) -> None:
         super().__init__()
-        self._url, self._user, self._key = url, user, key
-        self._timeout = timeout
-        self.tls = tls
+        self._place, self.tls = shown(url), tls
+        self._log_in = partial(get_auth, url, user, key, auth_version="1", timeout=timeout, **tls)
 
     def _ask(self) -> tuple[str, str]:
         try:
-            url, token = get_auth(
-                self._url,
-                self._user,
-                self._key,
-                auth_version="1",
-                timeout=self._timeout,
-                **self.tls,
-            )
+            url, token = self._log_in()
         except ClientException as exc:
-            told = f"auth at {shown(self._url)} answers {exc.http_status or 'no status'}"
+            told = f"auth at {self._place} answers {exc.http_status or 'no status'}"
             if exc.http_status in {401, 403}:
                 raise ConfigurationError(f"Swift refuses the URI's USER or KEY: {told}.") from exc
             raise AuthError(told) from exc
         except (RequestException, OSError) as exc:
-            raise AuthError(f"auth at {shown(self._url)}: {root_cause(exc)}") from exc
+            raise AuthError(f"auth at {self._place}: {root_cause(exc)}") from exc
         return url, token
 
 
@@ -122,9 +115,8 @@ class Keystone(Auth):
             raise ConfigurationError(f"The store's cloud can't be used: {exc}") from exc
         self._interface = region.get_interface("object-store")
         self._region = region.get_region_name("object-store")
-        self.tls = {"insecure": region.config.get("verify") is False}
-        if cacert := region.config.get("cacert"):
-            self.tls["cacert"] = cacert
+        insecure = region.config.get("verify") is False
+        self.tls = {"insecure": insecure, "cacert": region.config.get("cacert")}
 
     def _ask(self) -> tuple[str, str]:
         try:
@@ -220,15 +212,13 @@ def _auth(parts: SplitResult, query: dict[str, str], timeout: float) -> Auth:
             "in USER is written %3A), or swift+https:///?cloud=NAME for Keystone."
         )
     place = parts.netloc.rpartition("@")[2]
-    tls: dict[str, Any] = {"insecure": query.get("insecure", "false").lower() == "true"}
-    if "cacert" in query:
-        tls["cacert"] = query["cacert"]
+    is_insecure = query.get("insecure", "false").lower() == "true"
     return AuthV1(
         f"{parts.scheme.removeprefix('swift+')}://{place}{parts.path or '/auth/v1.0'}",
         unquote(parts.username),
         unquote(parts.password),
         timeout=timeout,
-        tls=tls,
+        tls={"insecure": is_insecure, "cacert": query.get("cacert")},
     )
 
 
