@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 
 from tests.api.sockets import UPGRADE, Raw, chunked, request
 from tests.server import ServerProcess
-from tests.services.process import run_program
+from tests.services.process import missing, run_program
 
 POST = "/v2/queues/q/messages"
 MESSAGE = b'{"messages": [{"body": 1}]}'
@@ -33,8 +32,9 @@ FOLDERS = ("domain", "service", "api", "client", "commands", "push")
 def install(place: Path, *wanted: str) -> dict[str, str]:
     """Install packages beside ours, which have the newest releases; answer what finds them."""
     pip = ["uv", "pip"] if shutil.which("uv") else [sys.executable, "-m", "pip"]
-    if subprocess.run([*pip, "install", "-q", "--target", place, *wanted], check=False).returncode:
-        pytest.skip("needs a package index")
+    done = run_program([*pip, "install", "-q", "--target", place, *wanted])
+    if done.returncode:
+        missing("the oldest releases", f"they could not be installed:\n{done.stderr[-2000:]}")
     return {"PYTHONPATH": f"{place}:{ROOT}"}
 
 
