@@ -60,16 +60,12 @@ def test_a_message_from_posting_to_deleting(run: Run, queue: str, client: Client
     _, claimed = run("claim", "create", queue, "--limit", "1")
     claim = claimed[0]["claim_id"]
     assert run("claim", "show", queue, claim)[1][0]["id"] == ids[0]
-    assert run("message", "cancel", queue, ids[0]) == (
-        1,
-        [{"id": ids[0], "cancelled": False, "reason": "somebody holds it"}],
-    )
+    stays = {"id": ids[0], "cancelled": False, "reason": "somebody holds it"}
+    assert run("message", "cancel", queue, ids[0]) == (1, [stays])
     assert run("claim", "renew", queue, claim, "--ttl", "90")[0] == 0
     assert run("message", "delete", queue, ids[1], "--claim", claim)[0] == 3
-    assert run("message", "delete", queue, ids[0], "--claim", claim) == (
-        0,
-        [{"id": ids[0], "deleted": True}],
-    )
+    gone = {"id": ids[0], "deleted": True}
+    assert run("message", "delete", queue, ids[0], "--claim", claim) == (0, [gone])
     # It ended with its last message.
     assert run("claim", "release", queue, claim) == (3, [])
     assert run("claim", "renew", queue, claim)[0] == 3
@@ -82,17 +78,14 @@ def test_a_message_from_posting_to_deleting(run: Run, queue: str, client: Client
 
 
 def test_only_what_was_there_is_said_to_be_gone(run: Run, queue: str) -> None:
-    _, ((first), (second)) = run("message", "post", queue, "1", "2")
+    _, (first, second) = run("message", "post", queue, "1", "2")
     absent = {"id": "0" * 32, "reason": "no such message"}
-    assert run("message", "delete", queue, first["id"], absent["id"], "--force") == (
-        1,
-        [{"id": first["id"], "deleted": True}, {**absent, "deleted": False}],
-    )
-    assert run("message", "delete", queue, first["id"], "--force")[0] == 3
-    assert run("message", "cancel", queue, second["id"]) == (
-        0,
-        [{"id": second["id"], "cancelled": True}],
-    )
+    rows = [{**first, "deleted": True}, {**absent, "deleted": False}]
+    words = ("message", "delete", queue, first["id"], "--force")
+    assert run(*words, absent["id"]) == (1, rows)
+    assert run(*words)[0] == 3
+    taken_back = {**second, "cancelled": True}
+    assert run("message", "cancel", queue, second["id"]) == (0, [taken_back])
     assert run("message", "cancel", queue, absent["id"]) == (3, [{**absent, "cancelled": False}])
     _, (held) = run("claim", "create", queue)
     assert held == []
@@ -275,17 +268,9 @@ def test_bash_completes_commands_options_and_the_queues_of_the_server_that_the_l
         subprocess.run([*ZAQAR, "completion", "bash"], stdout=written, check=True)
 
     def completed(line: str) -> list[str]:
-        done = run_program(
-            ["bash", "-c", COMPLETING, "bash", line],
-            env={
-                **os.environ,
-                "PYTHON": sys.executable,
-                "PROGRAM": PATIENT,
-                "SCRIPT": str(script),
-            },
-            check=True,
-        )
-        return done.stdout.split()
+        given = {"PYTHON": sys.executable, "PROGRAM": PATIENT, "SCRIPT": str(script)}
+        words = ["bash", "-c", COMPLETING, "bash", line]
+        return run_program(words, env={**os.environ, **given}, check=True).stdout.split()
 
     where = f"--url {server.url} --project={project}"
     many = [f"names-{number:02}" for number in range(23)]  # more than a page
@@ -294,10 +279,8 @@ def test_bash_completes_commands_options_and_the_queues_of_the_server_that_the_l
             client.create_queue(name)
     assert completed("zaqar-lite q") == ["queue", "quota"]
     assert completed("zaqar-lite queue st") == ["stats"]
-    assert completed("zaqar-lite message list jobs --incl") == [
-        "--include-claimed",
-        "--include-delayed",
-    ]
+    hidden = ["--include-claimed", "--include-delayed"]
+    assert completed("zaqar-lite message list jobs --incl") == hidden
     assert completed("zaqar-lite message post jobs --format c") == ["csv"]
     assert completed(f"zaqar-lite queue stats {where} jo") == ["jobs", "jobs-failed"]
     assert completed(f"zaqar-lite queue stats {where} na") == many

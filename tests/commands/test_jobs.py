@@ -46,6 +46,18 @@ def test_a_job_is_started_looked_at_and_cancelled(client: Client, queue: str) ->
     assert client.get_job(job.path).state == "cancelled"
 
 
+JOBS = ("dlq redrive", "dlq redrive --rate 1", "message cancel --group g")
+
+
+@pytest.mark.parametrize("words", JOBS)
+def test_a_job_needs_a_queue(run: Run, client: Client, queue: str, words: str) -> None:
+    dead = f"{queue}-dead"
+    assert run(*words.split(), dead) == (3, [])
+    assert run.said == f"zaqar-lite: No such queue: {dead}\n"
+    client.create_queue(queue, {"_dead_letter_queue": dead})  # its first letter will make it
+    assert run(*words.split(), dead)[0] == 0
+
+
 def test_a_group_is_cancelled(run: Run, client: Client, queue: str) -> None:
     client.create_queue(queue, {"_default_message_delay": 600})
     client.post_batch(queue, [NewMessage(body=1, group="a"), NewMessage(body=2, group="b")])

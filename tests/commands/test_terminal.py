@@ -38,6 +38,15 @@ def test_a_narrow_terminal_shows_a_row_by_its_fields_and_cuts_no_id(
     assert fields[:4] == ["id", "age", "ttl", "body"]
 
 
+def test_a_terminal_is_told_why_nothing_is_shown(shown: Shown, queue: str, client: Client) -> None:
+    client.create_queue(queue, {"_default_message_delay": 600})
+    client.post(queue, 1)
+    hidden = f"1 is delayed (zaqar-lite message list {queue} --include-delayed)"
+    assert hidden in shown("message", "list", queue)
+    absent = shown("dlq", "count", f"{queue}-dead")
+    assert absent == f"No dead letters in {queue}-dead: there is no queue of this name.\n"
+
+
 def test_watching_goes_on_when_the_server_comes_back(queue: str) -> None:
     with ServerProcess("memory://") as server:
         words = [*ZAQAR, "watch", queue, "--interval", "50ms", "--url", server.url]

@@ -69,15 +69,9 @@ def wrong(here: None, capsys: pytest.CaptureFixture[str]) -> Wrong:
         (("message", "edit", "q", "1"), "nothing to change: give body, ttl, delay or"),
         (("message", "post", "q", '{"a": NaN}'), "a body can't hold NaN or an infinity"),
         (("message", "post", "q", "a\udcff"), "a body is not valid UTF-8"),
-        (
-            ("message", "post", "q", "--file", "/no/such/file"),
-            "/no/such/file: No such file or directory",
-        ),
+        (("message", "post", "q", "--file", "/no/file"), "/no/file: No such file or directory"),
         (("claim", "run", "q"), "the following arguments are required: COMMAND"),
-        (
-            ("claim", "run", "q", "--", "/no/such/file"),
-            "there is no program '/no/such/file' to run",
-        ),
+        (("claim", "run", "q", "--", "/no/file"), "there is no program '/no/file' to run"),
         (("queue", "list", "--project", ""), "--project is empty: is the variable set that"),
         (("message", "post", "q", "--file", "-", "--rate", "0"), "--rate: a number above 0"),
         (("message", "post", "q"), "give bodies, or --file"),
@@ -108,13 +102,10 @@ def test_a_wrong_word_is_answered_in_one_line_before_the_server_is_asked(
 
 def test_what_is_not_there_is_named(wrong: Wrong, queue: str) -> None:
     assert wrong("queue", "delete", queue, "--yes", code=3) == f"No such queue: {queue}"
-    for noun, words in (
-        ("subscription", (queue, "0" * 32)),
-        ("topic", (queue,)),
-        ("schedule", ("none",)),
-    ):
-        assert wrong(noun, "delete", *words, code=3)
-    assert wrong("topic", "unsubscribe", queue, "0" * 32, code=3)
+    assert wrong("topic", "delete", queue, code=3) == f"No such topic: {queue}"
+    assert wrong("schedule", "delete", "none", code=3)
+    for words in (("subscription", "delete"), ("topic", "unsubscribe")):
+        assert wrong(*words, queue, "0" * 32, code=3)
     assert "it needs `serve --pooling --admin-mode`" in wrong("pool", "list", code=3)
     assert "it needs `serve --auth keys`" in wrong("key", "list", code=3)
     assert "it needs the setting encryption_key_file" in wrong("data-key", "list", code=3)

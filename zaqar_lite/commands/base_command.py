@@ -59,7 +59,7 @@ Ask = Callable[["sdk.Client", argparse.Namespace], Any] | str
 A method takes the words of the command in their order, and its other arguments by their names.
 """
 Handler = Callable[["sdk.Client", argparse.Namespace, Output], int | None]
-WhyEmpty = Callable[["sdk.Client", argparse.Namespace], str]
+WhyEmpty = Callable[[argparse.Namespace], str]
 S = TypeVar("S", "sdk.Client", "sdk.AsyncClient")
 Leaves: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -144,14 +144,15 @@ class Verbs:
         """Declare a command that lists what one call of the client yields, at most `--limit` of it.
 
         `empty` is what a terminal shows if it yields nothing; `{queue}` stands for the word
-        `queue`, and `{noun}` for the noun.
+        `queue`, and `{noun}` for the noun. One without a full stop is about the messages of the
+        queue, and is shown with the reason (`why_empty`).
         """
 
         def handler(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
             def why() -> str:
-                if isinstance(empty, str):
-                    return empty.format(noun=self._noun, **vars(arguments))
-                return empty(client, arguments)
+                words = {"noun": self._noun, **vars(arguments)}
+                text = empty.format(**words) if isinstance(empty, str) else empty(arguments)
+                return text if text.endswith(".") else why_empty(client, arguments, text)
 
             found = _ask(client, call, arguments, words, parser)
             rows = map(as_row, islice(found, vars(arguments).get("limit")))
@@ -295,7 +296,7 @@ def why_empty(client: "sdk.Client", given: argparse.Namespace, text: str) -> str
         stats = client.stats(queue)
     except sdk.ZaqarError:
         return f"{text}."
-    if not stats.total and is_absent(client, queue):
+    if is_absent(client, queue):
         return f"{text}: there is no queue of this name."
     hidden = [
         f"{count} {'is' if count == 1 else 'are'} {state} "
@@ -306,9 +307,19 @@ def why_empty(client: "sdk.Client", given: argparse.Namespace, text: str) -> str
     return "; ".join([text, *hidden]) + "."
 
 
+def check_made(client: "sdk.Client", name: str) -> None:
+    """Refuse the name of a queue, or a `Topic`, that nobody has made.
+
+    Raises:
+        NotFound: there is none.
+    """
+    if not client.queue_exists(name):
+        raise sdk.NotFound(f"No such {'topic' if isinstance(name, sdk.Topic) else 'queue'}", name)
+
+
 def is_absent(client: "sdk.Client", queue: str) -> bool:
-    """Whether nobody has made a queue; False if that may not be asked."""
+    """Whether nobody has made a queue, and nothing is in it; False if that may not be asked."""
     try:
-        return not client.queue_exists(queue)
+        return not client.queue_exists(queue) and not client.stats(queue).total
     except sdk.ZaqarError:
         return False

@@ -19,7 +19,7 @@ def add_commands(subparsers: Leaves) -> None:
         "list the letters of a dead-letter queue, with the queue they came from",
         "queue",
         columns=("id", "source", "moved_at", "reason", "claim_count", "body"),
-        empty=lambda _, given: f"No dead letters{_of(given.source)} in {given.queue}.",
+        empty=lambda given: f"No dead letters{_of(given.source)} in {given.queue}",
     )
     parser.add_argument("--source", help="only letters of this queue")
     number(parser, "--limit", "letters at most")
@@ -30,7 +30,7 @@ def add_commands(subparsers: Leaves) -> None:
         "count the letters of a dead-letter queue by the queue they came from",
         "queue",
         columns=("queue", "letters", "claims", "oldest", "newest"),
-        empty="No dead letters in {queue}.",
+        empty="No dead letters in {queue}",
     )
     text = "move the letters of a dead-letter queue back; may be killed and rerun"
     parser = verbs.leaf("redrive", redrive, text, "queue")
@@ -53,6 +53,7 @@ def add_commands(subparsers: Leaves) -> None:
 def redrive(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> int | None:
     """Move dead letters back and wait for that, or follow a job where an option asks for one."""
     where = jobs.wants(arguments.where)
+    jobs.check_queue(client, arguments.queue)
     names = ("to", "limit", "dry_run", "ttl", "delay")
     given: dict[str, Any] = {name: getattr(arguments, name) for name in names}
     is_job = "where" in where or arguments.rate or arguments.watch or arguments.force

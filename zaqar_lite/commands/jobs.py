@@ -6,7 +6,7 @@ from typing import Any
 
 from zaqar_lite.commands import sdk
 from zaqar_lite.commands.argument_types import UsageError, flag, json_or_text, number
-from zaqar_lite.commands.base_command import FAILED, NOT_FOUND, explain
+from zaqar_lite.commands.base_command import FAILED, NOT_FOUND, explain, is_absent
 from zaqar_lite.commands.output import Output, as_row
 
 _LOOK_EVERY = 0.5
@@ -47,6 +47,20 @@ def wants(words: list[str]) -> dict[str, Any]:
         return {"where": words[0]}
     path, _, text = words[0].partition("=")
     return {"body": {"path": path, "equals": json_or_text(text)}}
+
+
+def check_queue(client: "sdk.Client", queue: str) -> None:
+    """Refuse a queue that nobody has made: a job would find nothing there, and be called done.
+
+    Its first letter makes a dead-letter queue. Until then it is enough that a queue names it.
+
+    Raises:
+        NotFound: there is no such queue.
+    """
+    if is_absent(client, queue):
+        named = (one.metadata or {} for one in client.list_queues(detailed=True))
+        if all(metadata.get("_dead_letter_queue") != queue for metadata in named):
+            raise sdk.NotFound("No such queue", queue)
 
 
 def follow(

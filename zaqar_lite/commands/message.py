@@ -21,14 +21,7 @@ from zaqar_lite.commands.argument_types import (
     seconds_above_zero,
     signed_seconds,
 )
-from zaqar_lite.commands.base_command import (
-    FAILED,
-    POST_OPTIONS,
-    Leaves,
-    Verbs,
-    add_headers,
-    why_empty,
-)
+from zaqar_lite.commands.base_command import FAILED, POST_OPTIONS, Leaves, Verbs, add_headers
 from zaqar_lite.commands.output import Output, as_row, printable
 
 COLUMNS = ("id", "age", "ttl", "body", "claim_count", "delay_expires")
@@ -48,9 +41,7 @@ def add_commands(subparsers: Leaves) -> None:
         "list messages, claiming none",
         "queue",
         columns=COLUMNS,
-        empty=lambda client, given: why_empty(
-            client, given, f"No messages to show in {given.queue}"
-        ),
+        empty="No messages to show in {queue}",
     )
     parser.add_argument("--marker", help="begin after this id or marker")
     parser.add_argument("--until", help="end with this id or marker")
@@ -90,7 +81,7 @@ def add_commands(subparsers: Leaves) -> None:
         "take messages out at once; a lost answer loses them",
         "queue",
         columns=COLUMNS,
-        empty=lambda client, given: why_empty(client, given, f"{given.queue} has nothing to take"),
+        empty="{queue} has nothing to take",
     )
     number(parser, "--count", "messages at most (1)", default=1, dest="limit")
     add_wait(parser, "how long to wait for one")
@@ -241,6 +232,7 @@ def _by_job(
 ) -> int | None:
     """Have the server act on the messages that are meant, and follow its job."""
     chosen, rate = _chosen(arguments), arguments.rate
+    jobs.check_queue(client, arguments.queue)
     job = client.act_on_delayed(arguments.queue, act, **chosen, **order, max_per_second=rate)
     return jobs.follow(client, job, output, watch=arguments.watch)
 

@@ -21,7 +21,7 @@ from zaqar_lite.commands.argument_types import (
     seconds_above_zero,
     whole_seconds,
 )
-from zaqar_lite.commands.base_command import OK, Leaves, Verbs, confirm, is_absent
+from zaqar_lite.commands.base_command import OK, Leaves, Verbs, check_made, confirm, is_absent
 from zaqar_lite.commands.output import Output, as_row
 
 _FILED = ("message_ttl", "delay", "dead_letter_ttl", "done_retention", "failed_retention")
@@ -49,7 +49,7 @@ def add_commands(subparsers: Leaves) -> None:
         "list_queues",
         "list the project's queues",
         columns=("name", "metadata"),
-        empty=lambda _, given: f"The project has no queues{_named(given.name)}.",
+        empty=lambda given: f"The project has no queues{_named(given.name)}.",
     )
     parser.add_argument("--name", help="only names that contain this")
     flag(parser, "--detailed", "show metadata too")
@@ -156,10 +156,12 @@ def set_(client: "sdk.Client", given: argparse.Namespace) -> dict[str, object]:
 
 
 def show(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
-    """Show metadata: the server's defaults for a queue that nobody has made."""
-    output.record(client.get_queue(arguments.queue))
-    if not output.as_json and is_absent(client, arguments.queue):
-        output.say(f"There is no queue {arguments.queue}: these are the server's defaults.")
+    """Show metadata: the server's defaults for a queue, or topic, that nobody has made."""
+    noun = arguments.command
+    name = getattr(arguments, noun)
+    output.record(client.get_queue(name))
+    if not output.as_json and is_absent(client, name):
+        output.say(f"There is no {noun} {name}: these are the server's defaults.")
 
 
 def stats(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
@@ -170,10 +172,9 @@ def stats(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -
         ("queue", "ready", "delayed", "claimed", "total"),
         empty="",
     )
-    if not output.as_json:
-        for queue, found in counted.items():
-            if not found.total and is_absent(client, queue):
-                output.say(f"There is no queue {queue}.")
+    for queue in counted:
+        if not output.as_json and is_absent(client, queue):
+            output.say(f"There is no queue {queue}.")
 
 
 def purge(client: "sdk.Client", given: argparse.Namespace) -> dict[str, object]:
@@ -199,10 +200,9 @@ def _destroy(
     """Count the messages of a queue, ask, and destroy them, unless that is only tried.
 
     Raises:
-        QueueNotFound: the queue is not there, and nothing would be destroyed.
+        NotFound: the queue is not there, and nothing would be destroyed.
     """
-    if not client.queue_exists(given.queue):
-        raise sdk.QueueNotFound("No such queue", given.queue)
+    check_made(client, given.queue)
     count = client.stats(given.queue).total
     if not given.dry_run:
         confirm(given, question.format(count))

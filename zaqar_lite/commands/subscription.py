@@ -11,7 +11,7 @@ from zaqar_lite.commands.base_command import FAILED, OK, Leaves, Verbs
 from zaqar_lite.commands.output import Output, as_row
 from zaqar_lite.webhooks import InvalidSignature, verify
 
-COLUMNS = ("id", "subscriber", "ttl", "age", "confirmed", "disabled")
+_COLUMNS = ("id", "subscriber", "ttl", "age", "confirmed", "disabled")
 _ATTEMPTS = ("at", "id", "attempt", "outcome", "status", "milliseconds", "error", "next_at")
 _FAILED = ("message_id", "attempts", "reason")
 
@@ -26,14 +26,7 @@ def add_commands(subparsers: Leaves) -> None:
     create.add_argument("subscriber", metavar="URL")
     duration(create, "--ttl", "how long the subscription lives, such as 7d (1h)")
     create.add_argument("--options", type=json_object, metavar="JSON", help="its options")
-    verbs.list(
-        "list",
-        "list_subscriptions",
-        "list a queue's subscriptions",
-        "queue",
-        columns=COLUMNS,
-        empty="No subscriptions of {queue}.",
-    )
+    add_list(verbs, "list", "queue")
     words = ("queue", "id")
     verbs.call("show", "get_subscription", "show a subscription", *words)
     verbs.call("enable", enable, "enable a subscription that the server has disabled", *words)
@@ -63,6 +56,12 @@ def add_commands(subparsers: Leaves) -> None:
     text = "the headers of the request"
     checked.add_argument("--headers", type=json_object, required=True, metavar="JSON", help=text)
     checked.add_argument("body", metavar="FILE", help="its body as it came; - reads it from stdin")
+
+
+def add_list(verbs: Verbs, name: str, source: str) -> None:
+    """Declare the verb that lists the subscriptions of a queue, or a topic."""
+    text, empty = f"list a {source}'s subscriptions", f"No subscriptions of {{{source}}}."
+    verbs.list(name, "list_subscriptions", text, source, columns=_COLUMNS, empty=empty)
 
 
 def subscribe(

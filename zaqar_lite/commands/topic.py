@@ -5,9 +5,10 @@ from contextlib import suppress
 
 from zaqar_lite.commands import sdk
 from zaqar_lite.commands.argument_types import duration, json_object, json_or_text
-from zaqar_lite.commands.base_command import Leaves, Verbs, add_headers, is_absent
+from zaqar_lite.commands.base_command import Leaves, Verbs, add_headers, check_made
 from zaqar_lite.commands.output import Output
-from zaqar_lite.commands.subscription import COLUMNS, subscribe
+from zaqar_lite.commands.queue import show
+from zaqar_lite.commands.subscription import add_list, subscribe
 
 
 def add_commands(subparsers: Leaves) -> None:
@@ -24,15 +25,11 @@ def add_commands(subparsers: Leaves) -> None:
     )
     listed.add_argument("--name", metavar="TEXT", help="only names that contain this")
     verbs.leaf("show", show, "show a topic's metadata", "topic")
-    verbs.delete("delete a topic; its subscriptions stay", find, "delete_topic", "topic")
-    verbs.list(
-        "subscriptions",
-        "list_subscriptions",
-        "list a topic's subscriptions",
-        "topic",
-        columns=COLUMNS,
-        empty="No subscriptions of {topic}.",
+    text = "delete a topic; its subscriptions stay"
+    verbs.delete(
+        text, lambda client, given: check_made(client, given.topic), "delete_topic", "topic"
     )
+    add_list(verbs, "subscriptions", "topic")
     posting = verbs.leaf("post", post, "post a message to all who subscribe", "topic")
     posting.add_argument("body", type=json_or_text, help="JSON, or else a string")
     duration(posting, "--ttl", "how long it lives, such as 1h or 2d")
@@ -54,23 +51,6 @@ def add_commands(subparsers: Leaves) -> None:
 def create_topic(client: "sdk.Client", given: argparse.Namespace) -> dict[str, object]:
     """Make a topic."""
     return {"topic": given.topic, "created": client.create_topic(given.topic, given.metadata)}
-
-
-def find(client: "sdk.Client", given: argparse.Namespace) -> None:
-    """Look for a topic.
-
-    Raises:
-        NotFound: nobody has made it.
-    """
-    if not client.queue_exists(given.topic):
-        raise sdk.NotFound("No such topic", given.topic)
-
-
-def show(client: "sdk.Client", given: argparse.Namespace, output: Output) -> None:
-    """Show metadata: the server's defaults for a topic that nobody has made."""
-    output.record(client.get_topic(given.topic))
-    if not output.as_json and is_absent(client, given.topic):
-        output.say(f"There is no topic {given.topic}: these are the server's defaults.")
 
 
 def post(client: "sdk.Client", given: argparse.Namespace, output: Output) -> None:
