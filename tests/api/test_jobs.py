@@ -284,6 +284,8 @@ async def test_what_somebody_has_moved_is_not_moved_again(api: Api) -> None:
     due = (await api.call("GET", f"messages/{ids[1]}?details=true")).json()["delay_expires"]
     both = await api.call("POST", "delayed/move", {"ids": ids, "by": 50, "if_due": due})
     assert (both.json()["done"], both.json()["refused"]) == (1, {"due_changed": 1})
+    last = '"9999-12-31T23:59:59-05:00"'  # a year later in UTC, of which no date can be written
+    await api.expect(412, "POST", "delayed/move", one, if_match=last)
     await api.expect(400, "PATCH", path, {"delay": 60}, if_match='"soon"')
     await api.expect(200, "PATCH", path, {"delay": 0}, if_match="*")
     assert "etag" not in (await api.call("GET", path)).headers

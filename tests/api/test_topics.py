@@ -133,12 +133,15 @@ async def test_its_subscriptions_are_its_own_and_end_with_a_purge(api: Api) -> N
     await post(api, {"body": 1})
     await in_queue(api, "other", 1)
     await api.expect(204, "PUT", f"{path}/confirm", {"confirmed": True})
+    for _ in range(2):
+        await api.expect(200, "POST", f"{path}/ping")
+    assert [one["body"] for one in await messages(api, "other")] == [1, None, None]
     await api.expect(204, "DELETE", path)
     await api.expect(404, "GET", path)
     await subscribe(api, "queue:last")
     await post(api, {"body": 2})
     await in_queue(api, "last", 1)
-    assert len(await messages(api, "other")) == 1
+    assert len(await messages(api, "other")) == 3
     await api.expect(400, "POST", f"{TOPIC}/purge", {"resource_types": ["claims"]})
     for document, left in (({"resource_types": ["messages"]}, 1), (None, 0)):
         await api.expect(204, "POST", f"{TOPIC}/purge", document)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.clock import Clock, read_instant
 
 START = 1_800_000_000.0
 
@@ -72,3 +72,17 @@ def test_the_offset_is_read_from_its_file_at_every_call(times: Times, tmp_path: 
         path.write_text(text)
         assert clock.offset_ms == offset
         assert clock.now_ms() == START * 1_000 + offset
+
+
+@pytest.mark.parametrize(
+    ("text", "instant"),
+    [
+        ("2038-02-01T00:00:00.002Z", 2_148_595_200_002),
+        ("0001-01-01T00:00:00+00:01", -62_135_596_800_000),
+        ("9999-12-31T23:59:59.9999999-05:00", 253_402_300_799_999),
+    ],
+)
+def test_an_instant_is_exact_to_the_millisecond_and_stays_in_the_calendar(
+    text: str, instant: int
+) -> None:
+    assert read_instant(text) == instant

@@ -3,13 +3,15 @@
 import logging
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from zaqar_lite.domain.errors import Invalid
 
 logger = logging.getLogger(__name__)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
+_FIRST, _LAST = -62_135_596_800_000, 253_402_300_799_999
+"""The instants that a calendar of the years 1 to 9999 has, in UTC."""
 _TOLD_MS = 60_000
 """How far a machine may be behind its store without a word about it."""
 _SETTLED_NS = 100_000_000
@@ -101,7 +103,5 @@ def read_instant(text: str) -> int:
         raise Invalid(
             f"{text[:64]!r} is not an instant: write it by RFC 3339, as 2030-01-31T08:00:00Z."
         )
-    try:
-        return int((instant - _EPOCH).total_seconds() * 1000)
-    except OverflowError:
-        raise Invalid(f"{text[:64]!r} is too far away.") from None
+    # Its offset may take it out of the calendar, and then it could not be written again.
+    return min(max((instant - _EPOCH) // _MILLISECOND, _FIRST), _LAST)

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import secrets
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -339,7 +338,7 @@ class DeliverySender:
             headers |= {name.lower(): value for name, value in own.items()}
         now = self.clock.now_ms()
         live = [key.text for key in subscription.secrets if key.until is None or key.until > now]
-        message_id = f"msg_{delivery.id or secrets.token_hex(16)}"
+        message_id = f"msg_{delivery.id}"
         signed = signed_headers(live, message_id=message_id, timestamp=now // 1000, body=body)
         return {**headers, **signed}
 

@@ -8,6 +8,7 @@ second; a server that is killed loses the last second of its log, and nothing el
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from secrets import token_hex
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,6 +19,7 @@ from zaqar_lite.domain.ids import Marker, format_marker, is_message_id, parse_ma
 from zaqar_lite.domain.limits import page_limit
 from zaqar_lite.domain.models import ListQuery, Message, QueueRef
 from zaqar_lite.domain.subscriptions import Subscription
+from zaqar_lite.domain.topics import name_of
 from zaqar_lite.service.background import LoggedErrors
 from zaqar_lite.service.delivery.attempt import DeliverySender, Result
 from zaqar_lite.service.delivery.outbox import (
@@ -293,12 +295,12 @@ class DeliveryInspection:
             NotFound: no such subscription.
         """
         subscription = await self.subscriptions.get(queue, subscription_id)
-        payload = encode({"body": None, "queue_name": queue.name, "Message_Type": "Ping"})
+        payload = encode({"body": None, "queue_name": name_of(queue), "Message_Type": "Ping"})
         delivery = Delivery(
             queue.project,
             queue.name,
             subscription.id,
-            "",
+            token_hex(16),  # a queue takes the next one, too
             self.clock.now_ms(),
             msgspec.Raw(payload),
             kind="Ping",
