@@ -82,6 +82,7 @@ async def test_making_one_does_not_read_the_others(
 
 async def test_a_subscriber_is_there_once(api: Api) -> None:
     first = await subscribe(api)
+    api.advance(3_500)
     again = await api.call("POST", "subscriptions", {"subscriber": URL, "ttl": 9999})
     assert (again.status_code, again.json()) == (201, {"subscription_id": first})
     assert (await listed(api))[0]["ttl"] == 3600

@@ -108,6 +108,8 @@ zaqar_lite/service/pooling/pooled_store.py
     To note once more that letters wait changes nothing for who carries them.
   is not -> is in: if not task.cancelled() and (error := task.exception()) is not None:
     Whether a line is logged when a pool does not open.
+  + -> - in: self._turn = (self._turn + 1) % len(stores)
+    Each call begins with another store either way round.
 zaqar_lite/service/pooling/pools.py
   >= -> > in: if time.monotonic() - self._read_at >= FRESH:
     A measured time that is the bound to the last bit of a float.
@@ -218,6 +220,8 @@ zaqar_lite/storage/sql/database.py
     A batch waits for one more round of the loop.
   1 -> 2 in: self.epoch += 1
     Batches are only compared; after one that was undone, fewer are careful.
+  1_000 -> 1001 in: _CAREFUL = 1_000
+    How long operations take the slower of two ways, after one that was undone.
 zaqar_lite/storage/sql/place.py
   False -> True in: return False
     In RAM there are no pages to give back.

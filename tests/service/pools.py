@@ -80,7 +80,8 @@ class Pools:
     def __init__(self) -> None:
         self.clock = clock = Clock()
         home, self.management = create("memory://", clock=clock, options=OPTIONS)
-        self.old = Failing(Database(InRam(), clock, OPTIONS))
+        self.tables = Database(InRam(), clock, OPTIONS)  # of the old one
+        self.old = Failing(self.tables)
         self.new = Failing(Database(InRam(), clock, OPTIONS))
         self.stores = stores = {
             "old": self.old,

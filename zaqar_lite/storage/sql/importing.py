@@ -53,10 +53,9 @@ def enter(db: Database, ref: QueueRef, arrivals: Sequence[tuple[Message, int]]) 
     now, first = now_us // 1000, db.take_positions(len(arrivals), now_us)
     rows, ready = [], 0
     for position, (message, priority) in enumerate(arrivals, first):
-        number, due = bytes.fromhex(message.id), message.delay_expires_at or 0
-        state, until = (DELAYED, 0) if due > now else (READY, 0)
-        if (message.parked_until or 0) > now:
-            state, until = PARKED, message.parked_until or 0
+        number = bytes.fromhex(message.id)
+        due, until = message.delay_expires_at or 0, message.parked_until or 0
+        state = PARKED if until > now else DELAYED if due > now else READY
         if message.attempts:
             clients = [one.client_id for one in message.attempts if one.client_id is not None]
             entries.keep_attempts(db, number, message.attempts, clients)
