@@ -178,8 +178,8 @@ class Readiness:
     async def checks(self) -> tuple[Check, ...]:
         """Look at everything; never raises."""
         return (
-            Check("store", await self._store_problem()),
-            Check("disk", self._disk_problem(), self._disk_warning()),
+            Check("store", await self._store_problem(), self._store_warning()),
+            Check("disk", self._disk_problem()),
             Check("draining", "the server is stopping" if self._draining else None),
         )
 
@@ -193,10 +193,10 @@ class Readiness:
             return exc.shown
         return None
 
-    def _disk_warning(self) -> str | None:
-        """Say that the disk is low: consumers must get through, because they make room."""
+    def _store_warning(self) -> str | None:
+        """Say that there is no room: consumers must get through, because they make some."""
         if self._store.condition().is_low:
-            return "nearly full: posts are refused; claims, settlements and deletions go on"
+            return "full, or nearly so: posts are refused; claims, settlements and deletions go on"
         return None
 
     def _disk_problem(self) -> str | None:

@@ -6,7 +6,7 @@ from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 
 class Condition(NamedTuple):
-    """What a store tells of its disk, for operators.
+    """What a store tells of its room, for operators.
 
     `is_low` says that it refuses whatever makes it grow, and goes on serving who empties it.
     `log_bytes` is the size of its write-ahead log, 0 where it has none.
@@ -46,7 +46,7 @@ class Store(ABC):
         """
 
     def condition(self) -> Condition:
-        """Tell how the store's disk is; never raises."""
+        """Tell how much room the store has; never raises."""
         return Condition()
 
     async def __aenter__(self) -> Self:

@@ -178,7 +178,8 @@ class MetricFamilies:
             "sweep_debt_seconds", "Seconds since the sweep last had no work left."
         )
         self.disk_is_low = self._gauge(
-            "store_disk_is_low", "1 while the store refuses posts, because its disk is nearly full."
+            "store_disk_is_low",
+            "1 while the store refuses posts: its disk is nearly full, or Redis is.",
         )
         self.log_bytes = self._gauge(
             "store_log_bytes", "Bytes of the embedded store's write-ahead log."

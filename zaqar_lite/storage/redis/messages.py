@@ -34,7 +34,7 @@ from zaqar_lite.storage.redis.readiness import POLL_INTERVAL_MS, Readiness
 from zaqar_lite.storage.redis.records import RecordIndexes
 from zaqar_lite.storage.redis.runner import Runner
 from zaqar_lite.storage.redis.sweeper import Sweeper
-from zaqar_lite.storage.store import Connected
+from zaqar_lite.storage.store import Condition, Connected
 from zaqar_lite.storage.watchers import Listener, Watch
 
 _IDS = 200
@@ -59,6 +59,10 @@ class RedisMessageStore(Connected[Connection], Posting, Claiming):
         self._options = options
         self._indexes = RecordIndexes(connection.router, connection.follow_ups)
         self._readiness = Readiness(connection.router)
+
+    def condition(self) -> Condition:
+        """Tell whether Redis has memory for more; see the seam."""
+        return Condition(is_low=self._connection.router.is_full)
 
     async def close(self) -> None:
         """Close the connections when the other store has; see the seam."""

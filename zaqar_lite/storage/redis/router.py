@@ -6,10 +6,12 @@ script is safe to repeat (`repeatable`).
 """
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
+from time import monotonic
 from typing import Any, TypeVar, cast
 
 from redis.asyncio.sentinel import Sentinel
@@ -31,12 +33,15 @@ from zaqar_lite.storage.redis.limiter import LONG_AT_ONCE, FairTurns
 from zaqar_lite.storage.redis.link import Link, connect
 from zaqar_lite.storage.redis.scripts import function, library
 
+logger = logging.getLogger(__name__)
 L = TypeVar("L", bound=Link)
 T = TypeVar("T")
 Word = str | bytes | int
 Lane = tuple[Any, bool]
 """A node, and whether a link to it is for what takes long; short calls would wait behind that."""
 _MAX_HOPS = 5
+_FULL_FOR = 60.0
+"""Seconds for which a Redis that refused a post, having no memory for it, is told to be full."""
 _AGAIN = object()
 """Stands for a reply where the call should be tried again: another node has the slot."""
 
@@ -53,6 +58,12 @@ class Router(ABC):
         self._links: dict[Lane, Link] = {}
         self._turns: defaultdict[Any, FairTurns] = defaultdict(lambda: FairTurns(LONG_AT_ONCE))
         self._shared: dict[object, asyncio.Task[Any]] = {}
+        self._full_until = 0.0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a node refused something a short while ago, having no memory for it."""
+        return monotonic() < self._full_until
 
     def keep_to_slots(self) -> None:
         """Stop operations from registering queues: in a cluster that index is in another slot."""
@@ -112,10 +123,17 @@ class Router(ABC):
             if isinstance(reply, Fault):
                 reply = await self._redirected(reply, node, slot, words)
             if isinstance(reply, Fault):
+                if reply.code == "OOM":
+                    self._note_full(node)
                 raise explain(reply)
             if reply is not _AGAIN:
                 return reply
         raise Unavailable("The Redis cluster sends calls in a circle; it may be moving slots.")
+
+    def _note_full(self, node: Any) -> None:  # noqa: ANN401
+        if not self.is_full:
+            logger.error("Redis at %s has used up its maxmemory, and refuses posts", node)
+        self._full_until = monotonic() + _FULL_FOR
 
     async def _redirected(self, fault: Fault, node: Any, slot: int, words: tuple[Word, ...]) -> Any:  # noqa: ANN401
         """Act on an error that tells of the node; return the reply, or `_AGAIN`."""
