@@ -317,7 +317,7 @@ class ReferenceMessages:
                 and entry.message.client_id != selection.exclude_client_id
             ):
                 page.append(entry.show(now, details=selection.details))
-        return Page(page, examined)
+        return Page(page, page[-1].position if page else examined)
 
     async def get_messages(
         self, ref: QueueRef, ids: Collection[str], *, details: bool = False

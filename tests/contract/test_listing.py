@@ -118,6 +118,17 @@ async def test_a_page_is_full_whatever_the_filters_leave_out(queue: QueueUnderTe
     assert texts(page.messages) == ["other-3", "other-4", "last"]
 
 
+async def test_what_a_page_left_out_behind_its_last_message_is_on_the_next_one(
+    queue: QueueUnderTest,
+) -> None:
+    await queue.post("ready")
+    await queue.post("delayed", delay=10 * MINUTE, ttl=HOUR)
+    page = await queue.page(delayed=False)
+    assert texts(page.messages) == ["ready"]
+    queue.advance(11 * MINUTE)
+    assert texts((await queue.page(after=page.marker, delayed=False)).messages) == ["delayed"]
+
+
 # Splitting a queue into ranges that readers can share.
 
 

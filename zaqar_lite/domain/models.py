@@ -296,8 +296,9 @@ class Message(Struct, gc=False):
 class Page(Struct, gc=False):
     """One page of a listing: messages in order of position, and the marker of the next page.
 
-    `marker` is the position of the last entry that was examined, None only when nothing was.
-    An empty page means that the queue has no more, now.
+    `marker` is the position of the last message, so that the next page has what lies behind it and
+    was left out here but is released meanwhile. An empty page means that the queue has no more,
+    now; its marker is the position of the last entry that was examined, or None.
     """
 
     messages: Sequence[Message]

@@ -34,7 +34,7 @@ def to_document(message: Message, state: QueueState, position: int) -> Document:
         "c": DatetimeMS(message.created_at),
         "e": DatetimeMS(message.expires_at),
     }
-    if message.headers is not None:
+    if message.headers:
         # Pairs: a header's name may hold a dot or begin with a dollar sign.
         document["h"] = [[name, text] for name, text in message.headers.items()]
         if (group := group_of(message.headers)) is not None:

@@ -102,7 +102,7 @@ class RedisMessageStore(Connected[Connection], Posting, Claiming):
             size += sum(len(message.body) for message in some)
             is_full = len(found) == selection.limit or size >= MAX_PAGE_BYTES
             if at_end or is_full or (found and examined >= MAX_EXAMINED):
-                return Page(found, last)
+                return Page(found, found[-1].position if found else last)
 
     async def get_messages(
         self, queue: QueueRef, ids: Collection[str], *, details: bool = False

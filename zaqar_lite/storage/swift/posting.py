@@ -263,8 +263,8 @@ async def _count(pages: AsyncIterator[Sequence[int]], most: int, now: int) -> tu
 
 def _fetched(message: Message, position: int) -> Fetched:
     """The object of a message that nobody holds, with its delay and counts."""
-    client_id, headers = message.client_id or "", message.headers
-    group = None if headers is None else group_of(headers)
+    client_id, headers = message.client_id or "", dict(message.headers or {})
+    group = group_of(headers)
     state = State(
         expires_at=message.expires_at,
         ttl_ms=message.ttl_ms,
@@ -278,7 +278,7 @@ def _fetched(message: Message, position: int) -> Fetched:
     content = Content(
         message.created_at,
         client_id,
-        None if headers is None else dict(headers),
+        headers or None,
         message.origin,
         message.body,
         dump_attempts(message.attempts),

@@ -79,12 +79,10 @@ class Reading(Connected[Backend], MessageStore):
                 found += await self._views(container, wanted, details=selection.details)
                 size += sum(len(message.content.body) for message in wanted)
                 is_full = len(found) >= limit or size >= MAX_PAGE_BYTES
-                if is_full:
-                    marker = few[-1].position
             examined += len(listed)
             if is_full or (found and examined >= MAX_EXAMINED):
                 break
-        return Page(found, marker)
+        return Page(found, found[-1].position if found else marker)
 
     async def _fetch_all(self, container: str, names: Collection[str]) -> list[Fetched]:
         """Read messages at once; those that are gone are left out."""
