@@ -248,6 +248,24 @@ POOL_OF_SECRETS = {
 }
 
 
+def on_disk(folder: Path) -> bytes:
+    """All that the store of a test has written."""
+    files = (path for path in (folder / "data").rglob("*") if path.is_file())
+    return b"".join(path.read_bytes() for path in files)
+
+
+async def test_a_copy_in_an_encrypted_queue_is_encrypted_though_its_source_is_not(
+    make_api: MakeApi, file: Path, tmp_path: Path
+) -> None:
+    store = f"embedded://{tmp_path}/data"
+    async with make_api(store=store, encryption_key_file=file) as api:
+        await api.expect(201, "PUT", "/v2/queues/copies", ON | {"_filter": "kind = 'a'"})
+        await api.post({"body": SECRETS[0], "headers": {"kind": "a"}}, {"body": "other"})
+        assert await api.bodies("copies") == [SECRETS[0]]
+        assert await api.bodies() == [SECRETS[0], "other"]
+    assert SECRETS[0].encode() not in on_disk(tmp_path)
+
+
 @pytest.mark.parametrize("sealed", [True, False])
 async def test_nothing_clear_lies_on_the_disk_where_the_server_has_a_key(
     make_api: MakeApi, file: Path, tmp_path: Path, sealed: bool
@@ -278,7 +296,7 @@ async def test_nothing_clear_lies_on_the_disk_where_the_server_has_a_key(
         await api.expect(201, "PUT", "/v2/pools/one", POOL_OF_SECRETS)
         await api.expect(409, "PUT", "/v2/pools/two", POOL_OF_SECRETS)
         await api.expect(201, "PUT", "/v2/flavors/fast", {"pool_list": ["one"]})
-    found = b"".join(path.read_bytes() for path in (tmp_path / "data").rglob("*") if path.is_file())
+    found = on_disk(tmp_path)
     for secret in (*SECRETS, made["secret"], receiver.url):
         assert (secret.encode() in found) is not sealed, secret
     if sealed:

@@ -175,6 +175,10 @@ async def test_begins_now_when_asked_and_goes_on_from_there(api: Api) -> None:
     query = "echo=true&start=now"
     await delayed(api)
     assert await told(api, query=query) == []
+    (edited,) = await api.post({"body": "edited", "delay": 900})
+    api.advance(890)
+    await api.expect(200, "PATCH", f"messages/{edited}", {"delay": 900, "ttl": 3_600})
+    api.advance(20)  # now it was posted longer ago than the longest delay
     await api.post({"body": "old", "delay": 0}, {"body": "waits", "delay": 10})
     async with listening(api, query) as listener:
         await listener.head
@@ -186,6 +190,8 @@ async def test_begins_now_when_asked_and_goes_on_from_there(api: Api) -> None:
     assert await told(api, listener.last_id, query) == ["between"]
     api.advance(11)
     assert await told(api, listener.last_id, query) == ["waits", "between"]
+    api.advance(880)
+    assert await told(api, listener.last_id, query) == ["edited", "waits", "between"]
 
 
 async def test_refuses_a_last_event_id_that_is_none(api: Api) -> None:

@@ -13,6 +13,7 @@ import pytest
 from tests.api.conftest import Api, MakeApi, nested
 from tests.contract.pausing import pause_before
 from tests.service.composed import Composed
+from tests.services import RedisServer
 from tests.waiting import at_work, until
 from zaqar_lite.api.request import request_of
 from zaqar_lite.api.v2.jobs import JobActions
@@ -267,6 +268,18 @@ async def test_what_is_delayed_is_moved_by_seconds_or_to_an_instant(api: Api) ->
     job = await run(api, "delayed/move", {"filter": {}, "to": past})
     assert (job["state"], job["done"]) == ("completed", 1)
     assert len(await api.claim()) == 1
+
+
+async def test_a_letter_gets_the_ttl_that_another_server_gave_its_queue(
+    make_api: MakeApi, redis_server: RedisServer
+) -> None:
+    async with make_api(store=redis_server.url) as one, make_api(store=redis_server.url) as two:
+        two.queue = one.queue
+        (letter,) = await let_die(one, "x")
+        await two.set("_default_message_ttl", 77)
+        job = await one.expect(200, "POST", f"{LETTERS}/redrives", {"ids": [letter]})
+        assert job.json()["done"] == 1
+        assert [message["ttl"] for message in await one.browse()] == [77]
 
 
 async def test_what_somebody_has_moved_is_not_moved_again(api: Api) -> None:

@@ -199,7 +199,7 @@ async def _stream(one: Composed, messages: int, cursor: str | None) -> Stream:
         QUEUE, [NewMessage(b"1", 900_000, 600_000)] * messages, client_id="c", version=None
     )
     waiting = LongPolling(one.store, most=10, most_per_project=10)
-    return await EventStreams(one.store, one.policies, waiting, one.limits).open(
+    return await EventStreams(one.store, one.policies, waiting).open(
         QUEUE,
         marker=cursor,
         from_now=cursor is None,

@@ -93,6 +93,9 @@ async def test_servers_of_one_store_know_each_others_queues_and_handles(
         for message in messages:
             await second.call("DeleteMessage", ReceiptHandle=message["ReceiptHandle"])
         assert (await first.attributes("VisibilityTimeout"))["VisibilityTimeout"] == "30"
+        for size in (1_024, 2_048):
+            await second.call("SetQueueAttributes", Attributes={"MaximumMessageSize": str(size)})
+            await first.call("SendMessage", MessageBody="x" * size)
         await second.call("DeleteQueue")
         # It knew the queue: a post must not make it again.
         assert await first.error("SendMessage", MessageBody="x") == "QueueDoesNotExist"

@@ -137,7 +137,7 @@ class Services:
         self.jobs = Jobs(opened, management, bulk, limits=limits, clock=clock)
         self.schedules = Schedules(management, self.messages, clock)
         self.topics = Topics(management, messages, limits=limits, clock=clock)
-        self.events = EventStreams(opened, policies, self.long_polling, limits)
+        self.events = EventStreams(opened, policies, self.long_polling)
         self.usage = QuotaUsage(
             queues,
             self.message_quota,

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.ids import Marker, format_marker, parse_marker
-from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import ListQuery, Message, Page, QueueRef
 from zaqar_lite.domain.yielding import next_turn
 from zaqar_lite.service.long_polling import LongPolling, Waiter
@@ -223,7 +222,6 @@ class EventStreams:
     messages: MessageStore
     policies: Policies
     long_polling: LongPolling
-    limits: Limits
 
     async def open(
         self,
@@ -260,17 +258,16 @@ class EventStreams:
     async def _now(self, queue: QueueRef, *, include_delayed: bool) -> Cursor:
         """The cursor of a stream that begins after everything that is visible now.
 
-        Delayed messages are pending. They were posted no longer ago than the longest delay.
+        Delayed messages are pending. They may be the oldest ones: each edit may delay for longer.
         """
         stats = await self.messages.stats(queue)
-        newest = stats.newest
-        if newest is None:
+        oldest, newest = stats.oldest, stats.newest
+        if oldest is None or newest is None:
             return Cursor()
         at, now = newest.position, newest.now
         if include_delayed or not stats.delayed:
             return Cursor(at, at, now)
-        first = (now - 1_000 * self.limits.max_message_delay) * 1_000 - 1
-        return Cursor(at, min(max(first, 0), at), now)
+        return Cursor(at, min(oldest.position - 1, at), now)
 
 
 def _now() -> float:

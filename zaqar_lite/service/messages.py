@@ -11,6 +11,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Conflict, Forbidden, Invalid, NotFound
 from zaqar_lite.domain.ids import is_claim_id, is_message_id, parse_marker
 from zaqar_lite.domain.limits import Limits, check_range, page_limit
+from zaqar_lite.domain.metadata import ENCRYPT
 from zaqar_lite.domain.models import (
     ClaimRequest,
     Edit,
@@ -132,7 +133,8 @@ class Messages:
             new = await self.router.route(queue, new, policy.route, filtered)
             if sum(len(message.copies) for message in new) > STEP:
                 await next_turn()
-        if policy.encrypted:
+        secret = {one.queue for one in filtered if one.metadata.get(ENCRYPT) is True}
+        if policy.encrypted or any(to.queue in secret for one in new for to in one.copies):
             new = await self._sealing().seal(queue, new)
         if policy.subscribed or new is not resolved:  # copies may have subscribers too
             now = self.clock.now_ms()

@@ -138,8 +138,11 @@ class Policies:
 
     async def get(self, queue: QueueRef) -> Policy:
         """The policy of a queue; that of an empty record when it has none."""
-        cached = self._cache.get(queue)
-        return cached or self.keep(queue, await self.management.get_queue(queue))
+        return self._cache.get(queue) or await self.fresh(queue)
+
+    async def fresh(self, queue: QueueRef) -> Policy:
+        """The same by the record as it is now, for who acts on it without a version to compare."""
+        return self.keep(queue, await self.management.get_queue(queue))
 
     def keep(self, queue: QueueRef, record: QueueRecord | None) -> Policy:
         """The policy of a record that has just been read."""

@@ -105,14 +105,19 @@ class MessageOperations:
 
     async def _send(self, call: Call[Any], entries: Sequence[_Sent]) -> Outcomes:
         """Post the messages that are in order, all at once."""
-        policy = await self.queues.queues.policies.get(call.queue)
+        policies = self.queues.queues.policies
+        policy = await policies.get(call.queue)
         if not policy.exists:
             raise no_queue()
         outcomes: list[dict[str, Any] | SqsError] = []
         drafts, sizes = [], []
         for entry in entries:
             try:
-                draft, size = self._draft(entry, policy.max_post_size)
+                draft, size = self._draft(entry)
+                if size > policy.max_post_size:  # another server may have changed that
+                    policy = await policies.fresh(call.queue)
+                if size > (fits := policy.max_post_size):
+                    raise invalid(f"The message has {size} bytes; {fits} are allowed.")
             except SqsError as error:
                 outcomes.append(error)
             else:
@@ -132,7 +137,7 @@ class MessageOperations:
                     outcome["MessageId"] = next(posted).id
         return outcomes
 
-    def _draft(self, sent: _Sent, largest: int) -> tuple[Draft, int]:
+    def _draft(self, sent: _Sent) -> tuple[Draft, int]:
         """A message as the services take it, and its size in bytes.
 
         Raises:
@@ -153,8 +158,6 @@ class MessageOperations:
             if taken > (fits := self.limits.max_message_headers_size):
                 raise invalid(f"The attributes have {taken} bytes; {fits} are allowed.")
             size += taken
-        if size > largest:
-            raise invalid(f"The message has {size} bytes; {largest} are allowed.")
         return Draft(orjson.dumps(text), delay=delay, headers=headers), size
 
     @operation("claims:create receive", hot=True)

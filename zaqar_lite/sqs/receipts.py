@@ -31,11 +31,9 @@ class Receipts:
     async def load(self) -> None:
         """Read the key, or make it where there is none: of racing makers one wins."""
         if not self._key:
-
-            async def keep(key: bytes | None) -> bytes:
-                return key or secrets.token_bytes(32)
-
-            self._key, _ = await self._kind.write("", "current", keep)
+            self._key, _ = await self._kind.write(
+                "", "current", lambda key: key or secrets.token_bytes(32)
+            )
 
     def signer(self, queue: QueueRef, claim_id: str) -> Callable[[str], str]:
         """What makes the handles of a claim's messages, by their ids."""

@@ -372,7 +372,7 @@ class Bulk:
     async def _move(
         self, queue: QueueRef, target: QueueRef, ids: Sequence[str], order: Order
     ) -> tuple[int, Counter[str]]:
-        policy = await self.policies.get(target)
+        policy = await self.policies.fresh(target)
         if order.delay and not policy.is_delayed:
             return 0, Counter({"target_not_delayed": len(ids)})
         ttl_ms = policy.default_ttl_ms if order.ttl is None else order.ttl * 1000
