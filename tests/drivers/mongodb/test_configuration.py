@@ -1,5 +1,7 @@
 """Settings and indexes: what is wrong is told at the start, with the way out."""
 
+import asyncio
+
 import bson
 import pytest
 
@@ -12,7 +14,7 @@ from tests.services import MongoServer
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.models import QueueRef, StoreOptions
-from zaqar_lite.storage.mongodb import create
+from zaqar_lite.storage.mongodb import create, transactions
 from zaqar_lite.storage.mongodb.connection import read_configuration
 
 pytestmark = pytest.mark.anyio
@@ -129,11 +131,16 @@ async def test_a_standalone_server_is_refused_with_the_way_out() -> None:
     assert "rs.initiate()" in str(caught.value)
 
 
-async def test_either_store_closes_without_the_other(open_stores: OpenStores) -> None:
+async def test_either_store_closes_without_the_other(
+    open_stores: OpenStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last one waits for no heartbeat."""
+    monkeypatch.setattr(transactions, "BEAT_SECONDS", 3_600)
     stores = await open_stores()
     await stores.management.close()
     await stores.messages.ping()
-    await stores.messages.close()
+    async with asyncio.timeout(30):
+        await stores.messages.close()
     await stores.messages.close()
     await stores.management.open()
     await stores.management.ping()

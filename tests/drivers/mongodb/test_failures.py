@@ -1,12 +1,14 @@
 """Failures of the server, planted by its own fail points: survived, or told as they are."""
 
 import gc
+import re
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 from uuid import uuid4
 
 import pytest
+from pymongo import errors
 
 from tests.contract.stores import Stores
 from tests.contract.subject import MINUTE, QueueUnderTest, ack, ids, texts
@@ -17,10 +19,11 @@ from tests.drivers.mongodb.plays import Scenario, any_play, perform
 from tests.services import MongoServer, free_port, start_mongo
 from tests.waiting import until_available
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import ConfigurationError, Unavailable
+from zaqar_lite.domain.errors import ConfigurationError, Invalid, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.models import DelayMode, ListQuery, QueueRef, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.mongodb import create, readiness, transactions
+from zaqar_lite.storage.mongodb.errors import translate
 from zaqar_lite.storage.mongodb.transitions import POP_TIME_MS
 
 pytestmark = [
@@ -31,6 +34,7 @@ pytestmark = [
 
 NOT_PRIMARY, STEPPED_DOWN = 10107, 189
 TIME_IS_UP = 50
+REFUSED = (13, 18, 8000)
 WRITE_CONCERN_TIMEOUT = {"code": 64, "errmsg": "waiting for replication timed out"}
 ONCE = {"times": 1}
 LABELS = {
@@ -177,15 +181,25 @@ async def test_what_a_claim_holds_is_answered_though_its_dead_letters_can_not_be
 async def test_news_of_other_servers_go_on_after_a_failure(
     queue: QueueUnderTest, second: QueueUnderTest, fail: Fail, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What became ready while this server could not look is told when it can again."""
+    """What became ready while this server could not look is told when it can again.
+
+    What was ready before is no news. Who watches later takes no news from the first, nor brings
+    old ones by ending.
+    """
     monkeypatch.setattr(readiness, "LOOK_MS", 3_600_000)  # only the looks of this test
     heard: list[int] = []
+    await second.post("old")
     await queue.stores.messages.watch(queue.ref, heard.append)
     news = queue.stores.messages._readiness  # type: ignore[attr-defined]
+    await news.look_again()
+    assert heard == []
     with fail("aggregate", mode="alwaysOn", errorCode=TIME_IS_UP):
         await second.post("a")
         await news.look_again()
         assert heard == []
+    later = await queue.stores.messages.watch(queue.ref, print)
+    await news.look_again()
+    later.end()
     await news.look_again()
     assert heard == [1]
 
@@ -295,6 +309,32 @@ async def test_a_user_who_loses_its_rights_is_unavailable(
     with fail("aggregate", errorCode=13, mode="alwaysOn"):
         with pytest.raises(Unavailable, match="readWrite"):
             await stores.messages.stats(QueueRef("project", "queue"))
+
+
+NO_SERVER = errors.ServerSelectionTimeoutError("no primary, Timeout: 10s, Topology: db1, db2")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (errors.DocumentTooLarge("17 MiB"), Invalid, "16 MiB"),
+        *((errors.WriteError("", code), Invalid, "16 MiB") for code in (10334, 17419)),
+        *((errors.OperationFailure("", code), ConfigurationError, "readWrite") for code in REFUSED),
+        (errors.WTimeoutError("", 64), Unavailable, "a failover may undo it"),
+        (errors.NotPrimaryError("not primary"), Unavailable, "electing a primary"),
+        (NO_SERVER, Unavailable, r"found in time\. \(no primary\)$"),
+        (errors.AutoReconnect("db1 closed"), Unavailable, r"was lost\. \(db1 closed\)$"),
+        (errors.BulkWriteError({"writeErrors": [{"code": 17419}]}), Invalid, "16 MiB"),
+        (errors.BulkWriteError({}), Unavailable, "BulkWriteError, code 65"),
+        (errors.PyMongoError(), Unavailable, "PyMongoError, code None"),
+    ],
+)
+def test_what_went_wrong_is_told(
+    error: errors.PyMongoError, kind: type[ZaqarLiteError], text: str
+) -> None:
+    told = translate(error)
+    assert type(told) is kind
+    assert re.search(text, str(told))
 
 
 async def test_a_server_that_was_killed_comes_back_with_what_was_answered() -> None:

@@ -365,6 +365,22 @@ async def test_what_a_purge_has_not_removed_yet_does_not_exist(
         assert database["zaqar_queues"].count_documents({"u": {"$exists": True}}) == 0
 
 
+@pytest.mark.parametrize(("limit", "deleted"), [(15, [15, 5, 0]), (10, [10, 10, 0])])
+async def test_a_sweep_removes_as_much_as_it_is_told_of_several_purges(
+    queue: QueueUnderTest,
+    other: QueueUnderTest,
+    monkeypatch: pytest.MonkeyPatch,
+    limit: int,
+    deleted: list[int],
+) -> None:
+    monkeypatch.setattr(sweeping, "STEP", 1)
+    for each in (queue, other):
+        await each.post(*map(str, range(11)))
+        await each.purge()
+    swept = [await queue.stores.messages.sweep(limit) for _ in range(3)]
+    assert [one.deleted for one in swept] == deleted
+
+
 async def test_what_is_due_at_one_instant_is_brought_in_its_order(
     queue: QueueUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

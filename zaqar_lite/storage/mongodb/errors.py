@@ -16,7 +16,8 @@ Store = TypeVar("Store")
 
 _REFUSED = frozenset({13, 18, 8000})
 """Unauthorized, AuthenticationFailed, AtlasError."""
-_TOO_LARGE = frozenset({10334, 17280, 17419, 17420})
+_TOO_LARGE = frozenset({10334, 17419})
+"""Of a document that is sent, and of one that an update would make."""
 TOO_LARGE = "The message is larger than a MongoDB document may be (16 MiB)."
 
 
