@@ -150,6 +150,11 @@ zaqar_lite/service/schedules/timing.py
 zaqar_lite/service/subscriptions/subscriptions.py
   1000 -> 1001 in: self.management, _NAMED, "The subscriber", _Name, lives=lambda name: name.ttl * 1000
     A name that outlives its subscription by 0.1 % is taken over, as one that a crash left.
+zaqar_lite/storage/mongodb/queues.py
+  0 -> 1 in: Bound("f", document["f"], int(document.get("fu", 0))),
+    An instant of 1970 either way, until which no count is good.
+  0 -> 1 in: Bound("y", document["y"], int(document.get("yu", 0))),
+    An instant of 1970 either way, until which no count is good.
 zaqar_lite/storage/opendata/database.py
   1 -> 2 in: size = max(BLOCK_SIZE, position + 1 - self._block_end)
     How many ids that nothing has taken a block has at its end.
