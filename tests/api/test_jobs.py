@@ -116,9 +116,12 @@ async def test_a_letter_goes_back_three_times_unless_somebody_insists(api: Api) 
 
 async def test_letters_go_where_they_are_told_to_and_wait_there(api: Api) -> None:
     ids = await let_die(api, "a", "b")
-    await api.call("PUT", "/v2/queues/repair", {"_default_message_delay": 1})
+    times = {"_default_message_delay": 1, "_default_message_ttl": 90}
+    await api.call("PUT", "/v2/queues/repair", times)
     document = {"ids": ids, "to": "repair", "delay": 60, "reset": "none"}
     assert (await api.call("POST", f"{LETTERS}/redrives", document)).json()["done"] == 2
+    shown = (await api.call("GET", f"/v2/queues/repair/messages/{ids[0]}")).json()
+    assert shown["ttl"] == 120, "as long as the shortest lives once it is due"
     await api.expect(204, "POST", "/v2/queues/repair/claims")
     api.advance(61)
     claimed = (await api.call("POST", "/v2/queues/repair/claims?details=true")).json()["messages"]

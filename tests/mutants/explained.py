@@ -100,6 +100,8 @@ zaqar_lite/service/pooling/drain.py
     How long a drain is held for a process that has ended.
   2_000 -> 2001 in: held = now >= since + HELD_MS + 2_000 * self.wait  # though clocks differ
     A tolerance for clocks that differ: a millisecond of it is no promise.
+  0 -> 1 in: due = max((one.delay_expires_at or 0) - one.now, 0)
+    Both are far before now.
 zaqar_lite/service/pooling/placement.py
   5_000 -> 5001 in: MOVED_MS = 5_000
     A tolerance for clocks that differ: a millisecond of it is no promise.
@@ -113,6 +115,9 @@ zaqar_lite/service/pooling/pooled_store.py
 zaqar_lite/service/pooling/pools.py
   >= -> > in: if time.monotonic() - self._read_at >= FRESH:
     A measured time that is the bound to the last bit of a float.
+zaqar_lite/service/presigned_urls.py
+  <= -> < in: if until <= now:
+    An instant of a whole second that is this very microsecond.
 zaqar_lite/service/queues.py
   10_000 -> 10001 in: _MOST_SEEN = 10_000
     How many queues are remembered to have a record; others are looked at again.

@@ -216,6 +216,15 @@ async def test_a_process_knows_for_some_seconds_that_another_serves_requests() -
     assert not await jobs.has_others("three", serves=False)
 
 
+def test_five_requests_in_a_second_are_others_for_two_seconds() -> None:
+    one, now, asked = Composed(), 0.0, 0
+    runner = JobRunner(one.jobs(), one.clock, lambda: asked, lambda: now)
+    steps = [(0.5, 4, True), (1.0, 5, False), (2.5, 5, False), (3.0, 5, True)]
+    steps += [(4.5, 9, True), (6.0, 13, True), (6.5, 17, True)]  # four at a time
+    for now, asked, is_alone in steps:  # noqa: B007 - the runner asks
+        assert runner.is_alone() is is_alone, now
+
+
 @pytest.mark.parametrize(
     ("alone", "longest", "size", "sizes"),
     [

@@ -19,6 +19,12 @@ pytestmark = pytest.mark.anyio
 MIB = 1 << 20
 
 
+def open_below(path: Path) -> list[Path]:
+    """What this process has open below a path."""
+    opened = map(Path.resolve, Path("/proc/self/fd").iterdir())
+    return [one for one in opened if one.is_relative_to(path)]
+
+
 @pytest.mark.parametrize("table", ["counter", "post"])
 async def test_a_file_is_refused_in_words_where_what_a_start_reads_is_damaged(
     table: str, tmp_path: Path
@@ -32,6 +38,7 @@ async def test_a_file_is_refused_in_words_where_what_a_start_reads_is_damaged(
     for _ in range(2):  # whoever is refused lets the directory go
         with pytest.raises(ConfigurationError, match="salvage"):
             await Store(tmp_path / "data").messages.open()
+    assert not open_below(tmp_path)
 
 
 async def test_a_cut_short_post_that_can_not_be_read_is_forgotten(store: Store) -> None:
