@@ -152,6 +152,8 @@ zaqar_lite/service/schedules/timing.py
     Whether an expression ever fires; none fires in the first millisecond of 1970 only.
   10 -> 11 in: _MOST = 10 * 366 * 86_400
     How many years a duration may have.
+  86_400 -> 86401 in: _MOST = 10 * 366 * 86_400
+    How many years a duration may have, to the hour.
 zaqar_lite/service/subscriptions/subscriptions.py
   1000 -> 1001 in: self.management, _NAMED, "The subscriber", _Name, lives=lambda name: name.ttl * 1000
     A name that outlives its subscription by 0.1 % is taken over, as one that a crash left.
