@@ -3,7 +3,6 @@
 import asyncio
 import uuid
 from typing import Any
-from urllib.parse import quote
 
 import aio_pika
 import pytest
@@ -108,16 +107,9 @@ async def test_a_publisher_needs_its_topology_while_it_publishes(connection: Con
 async def test_a_publisher_needs_no_right_but_to_write_to_the_ingest_exchange(
     host: Host, connection: Connection
 ) -> None:
-    user = f"u{uuid.uuid4().hex[:8]}"
-    host.put(f"users/{user}", {"password": "p", "tags": ""})
-    rights = {"configure": "^$", "write": r"^delay\.ingest$", "read": "^$"}
-    host.put(f"permissions/{quote(host.name, safe='')}/{user}", rights)
+    limited = host.limited(f"u{uuid.uuid4().hex[:8]}", write=r"^delay\.ingest$")
     await amqp.declare(connection, Topology(4))
-    limited = host.amqp_url.replace("guest:guest", f"{user}:p")
-    async with (
-        amqp.connected(limited) as own,
-        Publisher(own, Topology(4)) as publisher,
-    ):
+    async with amqp.connected(limited) as own, Publisher(own, Topology(4)) as publisher:
         await publisher.publish(aio_pika.Message(b"", message_id="m"))
 
 

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.rabbitmq.conftest import Host
-from tests.rabbitmq.test_apply import until
 from tests.rabbitmq.test_commands import delay
 from tests.server import ServerProcess
 from tests.services import free_port
-from tests.services.process import run_program
+from tests.services.process import run_program, wait_until
 
 GUIDE = Path(__file__).parents[2] / "api-ref" / "source" / "guide-long-delays.rst"
 COMMAND = re.compile(r"^ +(?:\$ )?((?:zaqar-lite|curl) (?:.*\\\n)*.*)$", re.MULTILINE)
@@ -57,9 +56,9 @@ class Reader:
             words += self.addresses[kind]
         return words[1:]
 
-    def curls(self, command: str) -> str:
+    def curls(self, command: str) -> bool:
         words = ["curl", "-s", *self.words(command)]
-        return run_program(words, check=True).stdout
+        return '"order"' in run_program(words, check=True).stdout
 
     def relays(self, command: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-m", "zaqar_lite.cli", *self.words(command)])
@@ -82,7 +81,7 @@ def test_each_command_runs_and_prints_what_the_guide_says(
         for command in COMMAND.findall(reader.text):
             ran.append(" ".join(command.split()[1:3]))
             if command.startswith("curl"):
-                until(partial(reader.curls, command), lambda told: '"order"' in told)
+                wait_until(partial(reader.curls, command), [])
                 exec(textwrap.dedent(program), {})  # noqa: S102 - our own guide
             elif ran[-1] == "delay relay":
                 relays.append(reader.relays(command))

@@ -35,7 +35,7 @@ from zaqar_lite.client import (
     SignedAuth,
     Unauthenticated,
 )
-from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.errors import Forbidden, Unavailable
 from zaqar_lite.rabbitmq import amqp
 from zaqar_lite.rabbitmq.broker_commands import sharing
 from zaqar_lite.rabbitmq.metrics import RelayMetrics, served
@@ -309,6 +309,38 @@ async def test_a_relay_with_a_key_posts_to_the_projects_of_the_key(
     assert found == (own if is_operator else {"default": set(), "acme": {1, 2}, "other": set()})
     refused = {name: message.headers["relay-status"] for name, message in parked.items()}
     assert refused == ({} if is_operator else {"of another": "403"})
+
+
+async def test_a_relay_that_may_not_consume_ends_at_its_start_and_waits_later(
+    host: Host, connection: Connection, zaqar: ServerProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    user = f"u{uuid.uuid4().hex[:8]}"
+    none, strange = host.limited(user), f"{host.server.url.rpartition('/')[0]}/none"
+    await amqp.declare(connection, TOPOLOGY)
+    async with AsyncClient(zaqar.url) as pool:
+        for url, says in ((none, f"refused for user '{user}'"), (strange, "no such virtual host")):
+            with pytest.raises(Forbidden, match=f"can't consume delay.zaqar: .*{says}"):
+                await Relay(url, TOPOLOGY, sharing(pool)).run(asyncio.Event())
+    rights = {"configure": ".*", "write": ".*"}
+    async with relaying(host.limited(user, read=".*", **rights), zaqar.url):
+        queue, bodies = fresh(1)
+        await publish_many(connection, queue, bodies)
+        await until_stored(zaqar.url, queue, 1)
+        host.limited(user, **rights)
+        await until(lambda: "nothing to consume, trying again" in caplog.text)
+        host.limited(user, read=".*", **rights)
+        await publish_many(connection, queue, {"later": "later"})
+        await until_stored(zaqar.url, queue, 2)
+
+
+def test_the_relay_command_ends_where_its_password_is_wrong(
+    host: Host, zaqar: ServerProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = host.amqp_url.replace("guest:guest", "guest:hush")
+    assert delay("relay", "--amqp-url", wrong, "--zaqar-url", zaqar.url) == 1
+    said = capsys.readouterr().err
+    assert "refuses the user or the password (--amqp-url)" in said
+    assert "hush" not in said
 
 
 def test_the_relay_command_refuses_an_address_where_no_zaqar_is(host: Host) -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import aio_pika
 from aio_pika.abc import AbstractConnection
 from aio_pika.exceptions import AMQPError, ChannelNotFoundEntity, ChannelPreconditionFailed
-from aiormq.exceptions import ChannelAccessRefused, ChannelInvalidStateError
+from aiormq import exceptions
 from pamqp import decode
 from yarl import URL
 
@@ -41,7 +41,7 @@ def _short_str(value: bytes) -> tuple[int, str]:
 decode.METHODS |= {"timestamp": _timestamp, "shortstr": _short_str}
 decode.TABLE_MAPPING[b"T"] = _timestamp
 # What the library raises when the broker goes away, or has gone.
-LOST = (AMQPError, OSError, TimeoutError, ChannelInvalidStateError)
+LOST = (AMQPError, OSError, TimeoutError, exceptions.ChannelInvalidStateError)
 
 
 @asynccontextmanager
@@ -49,16 +49,19 @@ async def connected(url: str) -> AsyncIterator[AbstractConnection]:
     """Open a connection to the broker for a `with` block; it is not restored when it breaks.
 
     Raises:
-        Unavailable: nobody answers there, or not with AMQP, or the user is refused.
+        Forbidden: the broker refuses the user, or has no such virtual host.
+        Unavailable: nobody answers there, or not with AMQP.
     """
     try:
         connection = await aio_pika.connect(url, timeout=CONNECT_TIMEOUT)
     except LOST as error:
         where = URL(url).with_user(None)
+        if isinstance(error, exceptions.ProbableAuthenticationError):
+            text = f"the broker at {where} refuses the user or the password (--amqp-url)"
+            raise Forbidden(text) from error
         if "OpenOk" in str(error):  # all that the library says of it
-            raise Unavailable(
-                f"the broker at {where} has no such virtual host, or the user may not use it"
-            ) from error
+            text = f"the broker at {where} has no such virtual host, or the user may not use it"
+            raise Forbidden(text) from error
         raise Unavailable(f"no connection to the broker at {where}: {error}") from error
     try:
         yield connection
@@ -119,7 +122,7 @@ async def _translated(work: Awaitable[T], what: str) -> T:
             f"{what} exists with other properties, which RabbitMQ cannot change: {error}. "
             "Remove the topology, or choose another prefix"
         ) from error
-    except ChannelAccessRefused as error:
+    except exceptions.ChannelAccessRefused as error:
         raise Forbidden(f"{what}: {error}") from error
 
 

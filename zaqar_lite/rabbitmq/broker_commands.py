@@ -50,7 +50,7 @@ def apply(arguments: argparse.Namespace, topology: Topology) -> int:
 
     The exit code is 2 when delays are wrong all the same: a policy, a foreign binding, a consumer.
     """
-    alone = arguments.amqp_url != AMQP_URL and arguments.management_url == MANAGEMENT_URL
+    alone = arguments.amqp_url is not None and arguments.management_url is None
     if (arguments.via or ("amqp" if alone else "management")) == "amqp":
         if arguments.prune:
             raise Invalid("AMQP cannot list what is extra; --prune needs --via management")
@@ -58,11 +58,11 @@ def apply(arguments: argparse.Namespace, topology: Topology) -> int:
             _connected(arguments, lambda connection: amqp.declare(connection, topology))
         say(f"{'would declare' if arguments.dry_run else 'declared'} {topology}")
         return 0
-    with Management(arguments.management_url, vhost=arguments.vhost) as management:
-        done = management.apply(topology, prune=arguments.prune, dry_run=arguments.dry_run)
+    with Management(arguments.management_url or MANAGEMENT_URL, vhost=arguments.vhost) as broker:
+        done = broker.apply(topology, prune=arguments.prune, dry_run=arguments.dry_run)
         left = [
             each
-            for each in management.verify(topology)
+            for each in broker.verify(topology)
             if each.is_drift and each.kind is not Kind.PARKED and each not in done
         ]
     for each in done:
@@ -79,7 +79,7 @@ def _connected(
     """Do something with a connection to the broker."""
 
     async def run() -> T:
-        async with amqp.connected(arguments.amqp_url) as connection:
+        async with amqp.connected(arguments.amqp_url or AMQP_URL) as connection:
             return await work(connection)
 
     return asyncio.run(run())
@@ -87,8 +87,8 @@ def _connected(
 
 def verify(arguments: argparse.Namespace, topology: Topology) -> int:
     """Print all differences from the topology; 2 if they may make delays wrong."""
-    with Management(arguments.management_url, vhost=arguments.vhost) as management:
-        findings = management.verify(topology)
+    with Management(arguments.management_url or MANAGEMENT_URL, vhost=arguments.vhost) as broker:
+        findings = broker.verify(topology)
     drift = any(each.is_drift for each in findings)
     if arguments.json:
         entries = [{**asdict(each), "drift": each.is_drift} for each in findings]
@@ -101,6 +101,10 @@ def verify(arguments: argparse.Namespace, topology: Topology) -> int:
 
 def remove(arguments: argparse.Namespace, topology: Topology) -> int:
     """Delete the topology; a dry run lists the messages in it."""
+    # The exchange that is made first goes last.
+    if not _connected(arguments, lambda connection: amqp.is_there(connection, topology.parking)):
+        say(f"nothing to remove: the broker has no topology {topology.prefix!r}")
+        return 0
     if arguments.dry_run:
         waits = _connected(arguments, lambda connection: amqp.waiting(connection, topology))
         for name, count in waits.items():
@@ -191,7 +195,7 @@ def relay(arguments: argparse.Namespace, topology: Topology) -> int:
             await stack.enter_async_context(pool)
             await _check(pool, auth)
             running = Relay(
-                arguments.amqp_url,
+                arguments.amqp_url or AMQP_URL,
                 topology,
                 sharing(pool, auth),
                 destination=arguments.destination,

@@ -111,7 +111,7 @@ def _address(option: str, default: str, *schemes: str) -> argparse.ArgumentParse
         raise argparse.ArgumentTypeError(f"an address that begins with {schemes[0]}:// is needed")
 
     parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument(option, type=read, default=default, help="or @FILE")
+    parser.add_argument(option, type=read, help=f"or @FILE ({default})")
     return parser
 
 

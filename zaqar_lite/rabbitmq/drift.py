@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 from urllib.parse import quote
 
-from zaqar_lite.rabbitmq.exports import exchange_body, queue_body
+from zaqar_lite.rabbitmq import exports
 from zaqar_lite.rabbitmq.topology import Binding, Topology
 
 Entry = Mapping[str, Any]
@@ -86,8 +86,8 @@ def path(*words: str) -> str:
 
 def compare(topology: Topology, found: Snapshot) -> list[Finding]:
     """Return all findings, in an order in which missing entities can be created."""
-    exchanges = {one.name: exchange_body(one) for one in topology.exchanges}
-    queues = {one.name: queue_body(one) for one in topology.queues}
+    exchanges = {one.name: exports.body(one) for one in topology.exchanges}
+    queues = {one.name: exports.body(one) for one in topology.queues}
     return [
         *_entities(topology, found.vhost, "exchange", exchanges, found.exchanges),
         *_entities(topology, found.vhost, "queue", queues, found.queues),
@@ -215,21 +215,16 @@ def _consumers(topology: Topology, found: Snapshot) -> Iterator[Finding]:
         if (name := entry["queue"]["name"]) in levels:
             details = entry.get("channel_details")
             peer = details.get("connection_name", "?") if isinstance(details, dict) else "?"
-            yield Finding(
-                Kind.CONSUMER,
-                f"queue {name}",
-                f"consumer {entry['consumer_tag']!r} from {peer} takes messages out of their wait",
-            )
+            tag = entry["consumer_tag"]
+            detail = f"consumer {tag!r} from {peer} takes messages out of their wait"
+            yield Finding(Kind.CONSUMER, f"queue {name}", detail)
 
 
 def _broker(topology: Topology, found: Snapshot) -> Iterator[Finding]:
     for flag in found.feature_flags if topology.queue_type == "quorum" else ():
         if flag["name"] in {"quorum_queue", "stream_queue"} and flag["state"] == "disabled":
-            yield Finding(
-                Kind.BROKER,
-                f"feature flag {flag['name']}",
-                "is disabled: dead-lettering falls back to at most once. Enable it",
-            )
+            detail = "is disabled: dead-lettering falls back to at most once. Enable it"
+            yield Finding(Kind.BROKER, f"feature flag {flag['name']}", detail)
 
 
 def _counts(topology: Topology, found: Snapshot) -> Iterator[Finding]:

@@ -16,20 +16,10 @@ TERRAFORM_FILES = ("main.tf", "variables.tf", "outputs.tf", "versions.tf", "READ
 TERRAFORM_VARIABLES = "terraform.tfvars.json"
 
 
-def exchange_body(exchange: Exchange) -> dict[str, Any]:
-    """Return an exchange's properties under the broker's names."""
-    return {
-        "type": exchange.type,
-        "durable": True,
-        "auto_delete": False,
-        "internal": False,
-        "arguments": dict(exchange.arguments),
-    }
-
-
-def queue_body(queue: Queue) -> dict[str, Any]:
-    """Return a queue's properties under the broker's names."""
-    return {"durable": True, "auto_delete": False, "arguments": dict(queue.arguments)}
+def body(entity: Exchange | Queue) -> dict[str, Any]:
+    """Return the properties of an exchange, or a queue, under the broker's names."""
+    own = {"type": entity.type, "internal": False} if isinstance(entity, Exchange) else {}
+    return {**own, "durable": True, "auto_delete": False, "arguments": dict(entity.arguments)}
 
 
 def definitions(topology: Topology) -> str:
@@ -38,8 +28,8 @@ def definitions(topology: Topology) -> str:
     An import adds and never deletes: it cannot prune.
     """
     document = {
-        "exchanges": [{"name": each.name, **exchange_body(each)} for each in topology.exchanges],
-        "queues": [{"name": each.name, **queue_body(each)} for each in topology.queues],
+        "exchanges": [{"name": each.name, **body(each)} for each in topology.exchanges],
+        "queues": [{"name": each.name, **body(each)} for each in topology.queues],
         "bindings": [{**asdict(each), "arguments": {}} for each in topology.bindings],
     }
     return json.dumps(document, indent=2) + "\n"
@@ -47,16 +37,12 @@ def definitions(topology: Topology) -> str:
 
 def terraform_variables(topology: Topology) -> dict[str, object]:
     """Return the module's variables for a topology; host and users are the module's defaults."""
+    same = ("unit_ms", "queue_type", "anchor", "head", "unroutable", "draining_bits")
     return {
         "max_delay_seconds": topology.maximum * topology.unit_ms / 1000,
-        "unit_ms": topology.unit_ms,
         "name_prefix": topology.prefix,
-        "queue_type": topology.queue_type.value,
-        "anchor": topology.anchor.value,
-        "head": topology.head.value,
-        "unroutable": topology.unroutable.value,
         "destinations": dict(topology.targets),
-        "draining_bits": topology.draining_bits,
+        **{name: getattr(topology, name) for name in same},
     }
 
 

@@ -26,7 +26,7 @@ from aio_pika.exceptions import DeliveryError
 from zaqar_lite.client import AsyncClient
 from zaqar_lite.client.calls import NO_PROJECT
 from zaqar_lite.client.errors import BadAnswer, KeyReused, Refused, ServerFault, ZaqarError
-from zaqar_lite.domain.errors import Invalid, Unavailable
+from zaqar_lite.domain.errors import Forbidden, Invalid, Unavailable
 from zaqar_lite.rabbitmq.amqp import LOST, connected
 from zaqar_lite.rabbitmq.cancellations import Cancellations
 from zaqar_lite.rabbitmq.messages import DUE, FAILED_REASON, FAILED_STATUS, ZaqarMessage, copy_of
@@ -105,10 +105,15 @@ class Relay:
         self._resume_at = 0.0  # monotonic; nobody posts before
         self._strain = 0  # failures in a row, of any message
         self._taken = 0  # messages delivered to this relay
+        self._has_consumed = False  # whether the broker has let it, so that it may again
         self._cancelled = Cancellations(topology)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Relay until `stop` is set, then drain. A lost broker is looked for until it is back."""
+        """Relay until `stop` is set, then drain. A lost broker is looked for until it is back.
+
+        Raises:
+            Forbidden: the broker refuses this user, from the start.
+        """
         failures = 0
         while not stop.is_set():
             started = time.monotonic()
@@ -119,7 +124,10 @@ class Relay:
                         if not self._cancelled.is_followed:
                             await _unless(stop, self._cancelled.follow(connection))
                         await self._session(connection, stop)
-            except (Unavailable, *LOST) as error:
+            except (Forbidden, Unavailable, *LOST) as error:
+                is_refusal = isinstance(error, Forbidden | aiormq.exceptions.ChannelAccessRefused)
+                if is_refusal and not self._has_consumed:
+                    raise Forbidden(f"the relay can't consume {self._source}: {error}") from error
                 lasted = time.monotonic() - started > self._options.cap
                 failures = 1 if lasted else failures + 1
                 pause = self._backoff(failures)
@@ -150,6 +158,7 @@ class Relay:
             task.add_done_callback(tasks.discard)
 
         tag = await queue.consume(handle)
+        self._has_consumed = True
         try:
             await self._watch(channel, tag, tasks, stop)
             ending.set()
