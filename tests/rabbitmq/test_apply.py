@@ -82,14 +82,10 @@ async def test_verify_sees_what_would_break_delays(host: Host, connection: Conne
     vhost = quote(host.name, safe="")
     with host.management() as management:
         management.apply(topology)
-        host.put(
-            f"policies/{vhost}/short",
-            {"pattern": r"^delay\.\d", "definition": {"message-ttl": 5}, "apply-to": "queues"},
-        )
-        host.put(
-            f"operator-policies/{vhost}/small",
-            {"pattern": r"^delay\.4$", "definition": {"max-length": 5}, "apply-to": "queues"},
-        )
+        short = {"pattern": r"^delay\.\d", "definition": {"message-ttl": 5}, "apply-to": "queues"}
+        small = {"pattern": r"^delay\.4$", "definition": {"max-length": 5}, "apply-to": "queues"}
+        host.put(f"policies/{vhost}/short", short)
+        host.put(f"operator-policies/{vhost}/small", small)
         async with connection.channel() as channel:
             level = await channel.get_queue("delay.2", ensure=False)
             await level.unbind("delay.4.done", "#.1.*")

@@ -63,10 +63,7 @@ def test_what_makes_no_sense_exits_with_2_and_says_why(
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (
-            ("publish", "q", "1", "--message-id", "m"),
-            "would publish m to delay.ingest with key zaqar",
-        ),
+        (("publish", "q", "1", "--message-id", "m"), "publish m to delay.ingest with key zaqar"),
         (("relay",), "would relay queue delay.zaqar to http://127.0.0.1:8888"),
         (("apply", "--amqp-url", AMQP_URL), "would declare 7 exchanges"),
         (("plan", "--max-delay", "15"), "7 exchanges, 7 queues, 17 bindings"),

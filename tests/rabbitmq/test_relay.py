@@ -395,9 +395,7 @@ async def test_a_queue_deleted_under_messages_in_hand_stops_neither_them_nor_the
     later = {f"{queue}-later": "later"}
     topology = replace(TOPOLOGY, queue_type=kind)
     with Proxy(zaqar.url, lambda *_: Fault.HOLD) as proxy:
-        async with (
-            connection.channel() as channel,
-        ):
+        async with connection.channel() as channel:
             await amqp.declare(connection, topology)
             await publish_many(connection, queue, bodies)
             async with relaying(host.amqp_url, proxy.url, topology=topology) as (relay, *_):

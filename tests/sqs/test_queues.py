@@ -68,20 +68,24 @@ async def test_a_redrive_policy_is_the_queues_own(sqs: Sqs) -> None:
     given = policy("dead", "3")
     await sqs.call("SetQueueAttributes", Attributes={"RedrivePolicy": given})
     shown = orjson.loads((await sqs.attributes("RedrivePolicy"))["RedrivePolicy"])
-    assert shown == {
-        "deadLetterTargetArn": f"arn:aws:sqs:us-east-1:{ACCOUNT}:dead",
-        "maxReceiveCount": 3,
-    }
+    arn = f"arn:aws:sqs:us-east-1:{ACCOUNT}:dead"
+    assert shown == {"deadLetterTargetArn": arn, "maxReceiveCount": 3}
     metadata = (await sqs.api.call("GET", "")).json()
     assert (metadata["_dead_letter_queue"], metadata["_max_claim_count"]) == ("dead", 3)
-    sources = await sqs.call("ListDeadLetterSourceQueues", QueueUrl=dead)
-    assert sources == {"queueUrls": [sqs.url]}
+    asked = {"operation": "ListDeadLetterSourceQueues", "QueueUrl": dead}
+    assert await sqs.call(**asked) == {"queueUrls": [sqs.url]}
+    other = await sqs.create("other", RedrivePolicy=given)
+    page = await sqs.call(**asked, MaxResults=1)
+    last = await sqs.call(**asked, NextToken=page["NextToken"])
+    assert {*page["queueUrls"], *last["queueUrls"]} == {sqs.url, other}
+    of_another_queue = {**asked, "QueueUrl": other, "NextToken": page["NextToken"]}
+    assert await sqs.error(**of_another_queue) == "InvalidParameterValue"
     await sqs.create(RedrivePolicy=given)  # the same, whatever the region
     itself = {"RedrivePolicy": policy(sqs.api.queue, 3)}
     assert await sqs.error("SetQueueAttributes", Attributes=itself) == "InvalidAttributeValue"
     await sqs.call("SetQueueAttributes", Attributes={"RedrivePolicy": ""})
     assert await sqs.attributes("RedrivePolicy") == {}
-    assert await sqs.call("ListDeadLetterSourceQueues", QueueUrl=dead) == {"queueUrls": []}
+    assert await sqs.call(**asked) == {"queueUrls": [other]}
 
 
 async def test_queues_are_listed_by_prefix_and_page(sqs: Sqs) -> None:
@@ -100,18 +104,16 @@ async def test_queues_are_listed_by_prefix_and_page(sqs: Sqs) -> None:
     assert len((await listed())["QueueUrls"]) == 29
     for none_has_it in ("nope", "..", "a\0", "\ue000", "x" * 65):
         assert await listed(QueueNamePrefix=none_has_it) == {}
-    found, token = [], None
-    while True:
+    found, page = [], dict[str, Any]()
+    while not page or "NextToken" in page:
+        token = page.get("NextToken")  # the last one is for a list with this prefix alone
         page = await listed(QueueNamePrefix="list-", MaxResults=10, NextToken=token)
         found += page["QueueUrls"]
-        if (token := page.get("NextToken")) is None:
-            break
     assert found == urls
     for wrong in (
         {"MaxResults": 0},
         {"MaxResults": 1_001},
-        {"NextToken": "?"},
-        {"NextToken": "a/b"},
+        *({"NextToken": one} for one in ("?", "a/b", "list-01", token)),
     ):
         answer = await sqs.raw("AmazonSQS.ListQueues", orjson.dumps(wrong))
         assert answer.error[0] == "InvalidParameterValue", wrong

@@ -117,9 +117,8 @@ def attributes_of(headers: Mapping[str, str], names: Sequence[str]) -> dict[str,
     for header, value in headers.items():
         name, _, kind = header.partition(":")
         kind = kind or _STRING
-        if not (name in names or "All" in names or name.startswith(prefixes)):
-            continue
-        if not (value and _NAME.fullmatch(name) and _TYPE.fullmatch(kind)):
+        is_asked_for = name in names or "All" in names or name.startswith(prefixes)
+        if not (is_asked_for and value and _NAME.fullmatch(name) and _TYPE.fullmatch(kind)):
             continue
         if not kind.startswith(_BINARY):
             found[name] = {"DataType": kind, "StringValue": value}

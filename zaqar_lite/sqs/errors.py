@@ -13,28 +13,24 @@ from zaqar_lite.domain.errors import QuotaReached, Unsupported
 MEDIA_TYPE = b"application/x-amz-json-1.0"
 _SQS, _COMMON = "com.amazonaws.sqs", "com.amazon.coral.service"
 _OLD = "AWS.SimpleQueueService."
+_SAME = ("InternalFailure", "RequestTimeTooSkewed", "SerializationException", "ServiceUnavailable")
 _SHAPES = {
+    **{name: name for name in _SAME},
     "AccessDenied": "AccessDeniedException",
-    "InternalFailure": "InternalFailure",
     "InvalidAction": "UnknownOperationException",
     "InvalidClientTokenId": "UnrecognizedClientException",
     "MissingAuthenticationToken": "MissingAuthenticationTokenException",
-    "RequestTimeTooSkewed": "RequestTimeTooSkewed",
-    "SerializationException": "SerializationException",
-    "ServiceUnavailable": "ServiceUnavailable",
     "SignatureDoesNotMatch": "InvalidSignatureException",
 }
 """The errors that all services of AWS have: their shapes by their codes."""
+_AS_OLD = (
+    "BatchEntryIdsNotDistinct", "BatchRequestTooLong", "EmptyBatchRequest", "InvalidBatchEntryId",
+    "MessageNotInflight", "TooManyEntriesInBatchRequest", "UnsupportedOperation",
+)  # fmt: skip
 _CODES = {
+    **{name: _OLD + name for name in _AS_OLD},
     "QueueDoesNotExist": _OLD + "NonExistentQueue",
     "QueueNameExists": "QueueAlreadyExists",
-    "BatchEntryIdsNotDistinct": _OLD + "BatchEntryIdsNotDistinct",
-    "BatchRequestTooLong": _OLD + "BatchRequestTooLong",
-    "EmptyBatchRequest": _OLD + "EmptyBatchRequest",
-    "InvalidBatchEntryId": _OLD + "InvalidBatchEntryId",
-    "MessageNotInflight": _OLD + "MessageNotInflight",
-    "TooManyEntriesInBatchRequest": _OLD + "TooManyEntriesInBatchRequest",
-    "UnsupportedOperation": _OLD + "UnsupportedOperation",
 }
 """The errors of SQS whose codes are not the names of their shapes."""
 _BY_STATUS = {

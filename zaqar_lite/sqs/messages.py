@@ -296,7 +296,9 @@ def _shown(
     call: Call[_ReceiveMessage], message: Message, handle: str, system: frozenset[str]
 ) -> dict[str, Any]:
     """A message as its receiver sees it; without attributes, there is no word of them."""
-    body = _text_of(message.body)
+    # A text is a JSON string; what others have posted is shown as the JSON that it is.
+    is_text = message.body[:1] == b'"'
+    body = str(orjson.loads(message.body)) if is_text else message.body.decode()
     shown: dict[str, Any] = {"MessageId": message.id, "ReceiptHandle": handle, "Body": body}
     shown["MD5OfBody"] = md5_of(body)
     if system:
@@ -308,11 +310,6 @@ def _shown(
         shown["MessageAttributes"] = found
         shown["MD5OfMessageAttributes"] = md5_of_attributes(found)
     return shown
-
-
-def _text_of(body: bytes) -> str:
-    """The body of a message as a text: what a JSON string says, or else the JSON itself."""
-    return str(orjson.loads(body)) if body[:1] == b'"' else body.decode()
 
 
 def _system_attributes(call: Call[Any], message: Message) -> dict[str, str]:

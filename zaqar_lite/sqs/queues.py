@@ -7,6 +7,7 @@ and so on). What only SQS has, its tags among it, is kept in the queue's metadat
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Annotated, Any
 
 import msgspec
@@ -176,7 +177,7 @@ class QueueOperations:
             return done()  # no name begins with it
         # No name has a `~`, which sorts last: this is right before all names with the prefix.
         before = prefix[:-1] + chr(ord(prefix[-1]) - 1) + "~" if prefix else None
-        marker = _marker(call.form.next_token) or before
+        marker = _marker(call) or before
         names: list[str] = []
         size = self.limits.max_queues_per_page
         while len(names) <= most:
@@ -251,7 +252,7 @@ class QueueOperations:
     async def list_dead_letter_source_queues(self, call: Call[_AboutQueue]) -> Response:
         """List the URLs of the queues whose dead letters come to a queue."""
         await self._metadata(call.queue)
-        most, after = _results(call.form.max_results), _marker(call.form.next_token) or ""
+        most, after = _results(call.form.max_results), _marker(call)
         limit = self.limits.max_queues_per_project
         sources = await self.queues.dead_letter_sources(call.queue, limit=limit)
         names = sorted(name for name in sources if name > after)
@@ -362,12 +363,19 @@ def _page(key: str, call: Call[Any], names: list[str], most: int) -> dict[str, o
     """A page of queues' URLs, and a token for the next one where there are more."""
     document: dict[str, object] = {key: [call.url(name) for name in names[:most]]}
     if len(names) > most:
-        document["NextToken"] = names[most - 1]
+        document["NextToken"] = _token(call, names[most - 1])
     return document
 
 
-def _marker(token: str | None) -> str | None:
-    """The name after which a page begins."""
-    if token and not is_queue_name(token):
+def _token(call: Call[Any], name: str) -> str:
+    listing = ascii((call.queue, getattr(call.form, "queue_name_prefix", None), name))
+    return f"{name}.{blake2b(listing.encode(), digest_size=8).hexdigest()}"
+
+
+def _marker(call: Call[Any]) -> str:
+    """The name after which a page begins, by a token that the same listing has given."""
+    token = call.form.next_token or ""
+    name = token.rpartition(".")[0]
+    if token and token != _token(call, name):
         raise invalid("Invalid or expired next token.")
-    return token or None
+    return name
