@@ -261,6 +261,9 @@ def test_a_backup_goes_into_a_directory_and_takes_no_place(
     assert store("backup", directory, place) == 2
     assert "is there already" in capsys.readouterr().err
     assert store("backup", directory, directory) == 2
+    for command in ("backup", "export"):
+        assert store(command, directory, tmp_path / "none" / "file") == 2
+        assert f"There is no directory {tmp_path / 'none'}: make it" in capsys.readouterr().err
     assert store("check", place) == 0
     assert on(place, Store.bodies) == on(directory, Store.bodies)
 

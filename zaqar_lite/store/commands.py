@@ -21,6 +21,7 @@ from typing import TypeAlias
 import apsw
 from msgspec import DecodeError
 
+from zaqar_lite.commands.base_command import USAGE, explain
 from zaqar_lite.domain.addresses import shown
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, ZaqarLiteError
@@ -55,12 +56,8 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
         ("salvage", run_salvage, "put what can be read of a store into a new one", "new"),
     ):
         command = commands.add_parser(name, help=text, description=text.capitalize() + ".")
-        command.add_argument(
-            "store",
-            nargs="?",
-            default=DEFAULT_STORE,
-            help="its directory, its URI or its file (%(default)s)",
-        )
+        which = "its directory, its URI or its file (%(default)s)"
+        command.add_argument("store", nargs="?", default=DEFAULT_STORE, help=which)
         if word:
             command.add_argument(word.strip("[]"), nargs="?" if word[0] == "[" else None)
         command.set_defaults(run=partial(_run, run))
@@ -86,10 +83,9 @@ def _run(run: Run, arguments: argparse.Namespace) -> int:
             f"The store is damaged ({exc}), and kept as it is: restore a backup, or save what "
             f"can be read of it: zaqar-lite store salvage {arguments.store} NEW_DIRECTORY."
         )
+        return explain(ConfigurationError(why), USAGE)
     except (ZaqarLiteError, OSError, apsw.Error) as exc:
-        why = str(exc)
-    print(f"zaqar-lite: {why}", file=sys.stderr)
-    return 2
+        return explain(exc, USAGE)
 
 
 def run_check(arguments: argparse.Namespace) -> int:
@@ -277,6 +273,8 @@ def made_beside(target: Path) -> Iterator[Path]:
         yield target
         return
     target = target.resolve()  # a link goes on leading to its file
+    if not target.parent.is_dir():
+        raise ConfigurationError(f"There is no directory {target.parent}: make it first.")
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as directory:
         made = Path(directory, target.name)
         yield made
