@@ -40,7 +40,8 @@ def test_what_is_refused_goes_to_a_file_and_the_rest_is_posted(
         (124, "{broken"),
         (500, "also broken"),
     ]
-    assert all("Invalid request body" in line["reason"] for line in found)
+    for line, column in zip(found, (2, 1), strict=True):  # of the line, not of the request
+        assert f"Invalid request body: it is not JSON at column {column}: " in line["reason"]
     assert run("queue", "stats", queue)[1][0]["total"] == 498
 
 
@@ -138,6 +139,7 @@ def test_what_was_stored_before_an_end_is_told_and_so_are_the_other_formats(
     assert run(*words, stdin=b"[" * 600 + b"]" * 600)[0] == 1
     assert "nested deeper than 512" in run.said
     assert "not JSON" not in run.said
+    assert "--format" not in run.said
 
 
 MESSAGES = int(os.environ.get("ZAQAR_TEST_BULK_MESSAGES", "200000"))

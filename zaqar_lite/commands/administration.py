@@ -98,8 +98,7 @@ def _limit(text: str) -> tuple[str, int | None]:
     try:
         return name, int(number)
     except ValueError:
-        message = f"{text!r} is not a quota: write queues=100, or queues=none"
-        raise UsageError(message) from None
+        raise UsageError(f"{text!r} is not a quota: write queues=100, or queues=none") from None
 
 
 def _rows(shown: "sdk.ProjectQuota") -> list[dict[str, object]]:

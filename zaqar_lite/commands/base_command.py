@@ -150,8 +150,8 @@ class Verbs:
 
         def handler(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
             def why() -> str:
-                words = {"noun": self._noun, **vars(arguments)}
-                text = empty.format(**words) if isinstance(empty, str) else empty(arguments)
+                given = {"noun": self._noun, **vars(arguments)}
+                text = empty.format(**given) if isinstance(empty, str) else empty(arguments)
                 return text if text.endswith(".") else why_empty(client, arguments, text)
 
             found = _ask(client, call, arguments, words, parser)

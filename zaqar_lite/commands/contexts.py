@@ -59,8 +59,7 @@ def client_options(given: Mapping[str, str | None]) -> dict[str, Any]:
     """
     for name in ("project", "url"):
         if given.get(name) == "":
-            message = f"--{name} is empty: is the variable set that it was taken from?"
-            raise ValueError(message)
+            raise ValueError(f"--{name} is empty: is the variable set that it was taken from?")
     asked_for = given.get("context") or client_value("CONTEXT")
     context = load().get(asked_for)
 
@@ -103,8 +102,7 @@ def key_of(context: Mapping[str, str], url: str | None) -> str | None:
     if variable is None:
         return context.get("key")
     if not os.environ.get(variable):
-        message = f"the context's key is in {variable}, which is not set"
-        raise ValueError(message)
+        raise ValueError(f"the context's key is in {variable}, which is not set")
     return os.environ[variable]
 
 
@@ -132,8 +130,7 @@ def load() -> Contexts:
         }
         return Contexts(named, document.get("current"))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        message = f"{path()} can't be read as contexts: mend it, or remove it"
-        raise ValueError(message) from error
+        raise ValueError(f"{path()} can't be read as contexts: mend it, or remove it") from error
 
 
 def save(contexts: Contexts) -> None:

@@ -115,11 +115,17 @@ class Rejects:
         """
         record, reason, item = rejected.index + 1, rejected.reason, rejected.item
         body = item.body if isinstance(item, sdk.NewMessage) else item
+        hint = ""
+        if isinstance(reason, sdk.BadRequest) and isinstance(body, sdk.RawBody):
+            try:
+                sdk.serialization.loads(bytes(body))
+            except json.JSONDecodeError as error:  # the server counts in the whole request
+                reason.description = f"it is not JSON at column {error.colno}: {error.msg}."
+                hint = f" {NO_JSON}"
         if self._file is None:
             if isinstance(reason, sdk.ZaqarError):
                 reason.title = f"Record {record} was refused: {reason.title}"
-                if isinstance(reason, sdk.BadRequest) and isinstance(body, sdk.RawBody):
-                    reason.description = f"{reason.description} {NO_JSON}"
+                reason.description = (reason.description or "") + hint
                 raise reason
             raise UsageError(f"record {record}: {reason}") from reason
         text = body.decode("utf-8", "replace") if isinstance(body, sdk.RawBody) else body
