@@ -157,9 +157,6 @@ REFUSED = (
     Refusals(
         f"POST {QUEUE}/messages",
         [
-            {},
-            [],
-            [{"body": 1}],
             *each("messages", None, {}, ["text"], [None], [{}]),
             *posts(
                 (
@@ -176,7 +173,7 @@ REFUSED = (
     Refusals(
         f"POST {QUEUE}/messages",
         [
-            {"messages": []},
+            *({}, [], [{"body": 1}], b'"x"', {"messages": []}),
             *posts(
                 (
                     *each("ttl", 59, -1, 1_209_601, body=1),

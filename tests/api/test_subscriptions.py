@@ -48,6 +48,8 @@ async def test_makes_one_and_shows_it_without_its_secret(api: Api) -> None:
     assert rotated.json()["secret"].startswith("whsec_")
     assert rotated.json()["secret"] != first
     await api.expect(404, "POST", "subscriptions/123/secret")
+    await api.expect(204, "PATCH", f"subscriptions/{made}", {"options": []})
+    assert (await api.call("GET", f"subscriptions/{made}")).json()["options"] == {}
 
 
 async def test_the_servers_own_mark_is_not_the_users(api: Api) -> None:

@@ -66,10 +66,9 @@ class _PostDocument(msgspec.Struct):
 
 
 _decode_post = msgspec.json.Decoder(_PostDocument).decode
+_NO_MESSAGES = r"Expected `object`, got `\w+`|Object missing required field `messages`"
 _ONE = r" - at `\$\.messages\[(\d+)\]"
 _EXPLAINED = {
-    r"Expected `object`, got `\w+`": "Document type not supported: it must be an object.",
-    r"Object missing required field `messages`": 'Missing "messages" field.',
     r".* - at `\$\.messages`": 'The value of the "messages" field must be a list.',
     rf"Expected `object`, .*{_ONE}`": r"A message must be an object (message \1).",
     rf"Object missing required field `body`{_ONE}`": r'Missing "body" field (message \1).',
@@ -148,7 +147,7 @@ async def read_messages(request: Request) -> Sequence[Draft]:
     """Read the messages of a post; a large one is read in turns with other large ones.
 
     Raises:
-        Refused: 400, names the field and, by its index, the message that is wrong.
+        Refused, Invalid: 400, names the field and, by its index, the message that is wrong.
     """
     body = request.document
     is_large = request.size > _LARGE_POST
@@ -259,12 +258,14 @@ def _depths(body: bytes) -> Iterator[int]:
         yield max(depths)
 
 
-def _explain(body: bytes, error: Exception) -> Refused:
+def _explain(body: bytes, error: Exception) -> Refused | Invalid:
     """Say what is wrong of a post, in upstream's words where it has them."""
     if isinstance(error, RecursionError):
         return _too_deep(MAX_BODY_DEPTH)
     if not isinstance(error, msgspec.ValidationError):
         _parse(body, MAX_BODY_DEPTH)  # tells where it is no JSON
+    if re.fullmatch(_NO_MESSAGES, str(error)):
+        return Invalid("No messages were found in the request body.")
     for said, told in _EXPLAINED.items():
         if (found := re.fullmatch(said, str(error))) is not None:
             return bad_body(found.expand(told))

@@ -210,13 +210,12 @@ def parse_draft(
         Invalid: names the field that is wrong.
     """
     if not document:
-        raise Invalid(
-            "No subscription to create: the document needs a 'subscriber'."
-            if needs_subscriber
-            else "No subscription to update: the document names nothing to change."
-        )
+        act = "create" if needs_subscriber else "update"
+        raise Invalid(f"No subscription to {act}: the document is empty.")
     if needs_subscriber and "subscriber" not in document:
         raise Invalid("Missing parameter 'subscriber' in the body.")
+    if document.get("options") == []:  # so PHP writes an empty object
+        document = {**document, "options": {}}
     for name, kinds, words in _FIELDS:
         if name in document and type(document[name]) not in kinds:
             raise Invalid(words)
