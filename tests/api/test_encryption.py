@@ -151,8 +151,9 @@ async def test_the_servers_key_can_be_replaced(
             yield api
 
     async with with_keys(f"first:{FIRST}") as api:
-        await api.call("PUT", "", {**ON, "_max_claim_count": 3, "_dead_letter_queue": "dead"})
-        await api.post({"body": 1}, {"body": 2})
+        letters = {"_max_claim_count": 3, "_dead_letter_queue": "dead"}
+        await api.call("PUT", "", {**ON, **letters, "_honour_delays": True})
+        _, _, delayed = await api.post({"body": 1}, {"body": 2}, {"body": 3, "delay": 600})
     # Another key by the same name.
     async with with_keys(f"first:{SECOND}") as api:
         posted = {"messages": [{"body": 2}]}
@@ -161,7 +162,7 @@ async def test_the_servers_key_can_be_replaced(
             says = "another key than 'first'"
             await api.expect(503, method, f"{path}?echo=true", document, says=says)
     async with with_keys("# the new one comes first", f"second:{SECOND}", f"first:{FIRST}") as api:
-        assert await api.bodies() == [1, 2]
+        assert await api.bodies() == [1, 2, 3]
         keys = (await api.call("GET", "/v2/data-keys")).json()["data_keys"]
         assert [one["server_key"] for one in keys] == ["second"]
     async with with_keys(f"third:{FIRST}") as api:
@@ -170,7 +171,9 @@ async def test_the_servers_key_can_be_replaced(
             answer = await api.expect(503, "POST", "claims", says="encryption_key_file")
             assert 50 < int(answer.headers["retry-after"]) <= 60
         popped = (await api.call("DELETE", "messages?pop=1")).json()["messages"]
-        assert popped[0]["body"]["sealed"].startswith("\u0001sealed:1:")
+        edited = await api.expect(200, "PATCH", f"messages/{delayed}", {"delay": 900})
+        for one in (popped[0], edited.json()):
+            assert one["body"]["sealed"].startswith("\u0001sealed:1:")
     async with with_keys(f"second:{SECOND}") as api:
         assert [one["body"] for one in await api.claim(ttl=60, grace=60)] == [2]
         api.advance(61)

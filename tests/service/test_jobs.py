@@ -2,21 +2,22 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import msgspec
 import pytest
 
-from tests.service.composed import Composed
+from tests.service.composed import Composed, Failing
 from tests.services import RedisServer
 from tests.waiting import at_work, until
 from zaqar_lite.domain.clock import Clock, read_instant
-from zaqar_lite.domain.errors import Conflict, LimitReached
+from zaqar_lite.domain.errors import Conflict, LimitReached, Unavailable
 from zaqar_lite.domain.models import ListQuery, Message, Page, QueueRef, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
+from zaqar_lite.domain.settlements import Outcome
 from zaqar_lite.service import records
 from zaqar_lite.service.jobs import jobs as module
 from zaqar_lite.service.jobs.bulk import Choice, Chooser, Job, JobAct, Order
@@ -272,6 +273,34 @@ async def test_a_job_acts_on_no_more_messages_a_second_than_it_may() -> None:
         ended = await Held(queue, jobs, job).ended(job)
     assert ended.done == 60
     assert ended.ended_at - ended.created_at >= 200  # the rest behind the first twenty
+
+
+@pytest.mark.parametrize("fails_at", range(1, 5))
+@pytest.mark.parametrize("what", ["a write", "an answer"])
+async def test_a_job_moves_and_counts_as_many_as_its_limit_whatever_fails_once(
+    monkeypatch: pytest.MonkeyPatch, what: str, fails_at: int
+) -> None:
+    monkeypatch.setattr(module, "_LOOK_EVERY", 0.05)
+    one, queue, moves = Composed(), QueueRef("p", "letters"), 0
+    await one.store.post(queue, [NewMessage(b"1", 600_000)] * 60, client_id="c", version=None)
+    failing: Any = Failing(one.management)
+    jobs, move = Composed(one.clock, (one.store, failing)).jobs(), one.store.move
+
+    async def move_unheard(*moved: Any) -> Sequence[Outcome]:
+        nonlocal moves
+        moves += 1
+        outcomes = await move(*moved)
+        if what == "an answer" and moves == fails_at:
+            raise Unavailable("It was moved, but nobody knows.")
+        return outcomes
+
+    monkeypatch.setattr(one.store, "move", move_unheard)
+    job = await jobs.begin(queue, JobAct.REDRIVE, Order(filter=Choice(), to="back", limit=45))
+    failing.writes, failing.fails_at = 0, fails_at if what == "a write" else 0
+    async with at_work(JobRunner(jobs, one.clock, lambda: 0)):
+        ended = await Held(queue, jobs, job).ended(job)
+    assert (ended.state, ended.done, ended.targets) == ("completed", 45, {"back": 45})
+    assert (await one.store.stats(QueueRef("p", "back"))).total == 45
 
 
 async def test_a_job_that_moves_by_seconds_keeps_the_plan_of_one_step_only() -> None:

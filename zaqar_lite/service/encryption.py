@@ -425,7 +425,8 @@ class _Opening:
 
         async def opened(queue: QueueRef, *given: Any, **named: Any) -> Any:  # noqa: ANN401 - as the store's
             found = await act(queue, *given, **named)
-            await self._encryption_keys.open(queue.project, messages_in(found))
+            opens = self._open_changed if name == "edit" else self._encryption_keys.open
+            await opens(queue.project, messages_in(found))
             return found
 
         return opened
@@ -445,9 +446,7 @@ class _Opening:
             raise Unavailable(why, retry_after=ceil(left))
         claimed = await self._store.claim(queue, request)
         if request.removes:
-            for message in claimed.messages:
-                if is_sealed(message.body):
-                    message.body = await self._open_popped(queue.project, message.body)
+            await self._open_changed(queue.project, claimed.messages)
             return claimed
         try:
             await self._encryption_keys.open(queue.project, claimed.messages)
@@ -460,13 +459,14 @@ class _Opening:
             raise
         return claimed
 
-    async def _open_popped(self, project: str, body: bytes) -> bytes:
-        """Open what is in no store any more: without its key it is handed out as it was stored."""
-        try:
-            return await self._encryption_keys.open_body(project, body)
-        except Unavailable as error:
-            shown = {DAMAGED: error.shown, "sealed": json.loads(body)}
-            return json.dumps(shown).encode()
+    async def _open_changed(self, project: str, messages: Iterable[Message]) -> None:
+        """Open what was popped or edited: a body without its key is shown as it was stored."""
+        for message in messages:
+            try:
+                await self._encryption_keys.open(project, (message,))
+            except Unavailable as error:
+                shown = {DAMAGED: error.shown, "sealed": json.loads(message.body)}
+                message.body = json.dumps(shown).encode()
 
 
 class _Sealing:

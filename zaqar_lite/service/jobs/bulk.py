@@ -377,12 +377,8 @@ class Bulk:
             return 0, Counter({"target_not_delayed": len(ids)})
         ttl_ms = policy.default_ttl_ms if order.ttl is None else order.ttl * 1000
         delay_ms = order.delay * 1000
-        how = Move(
-            target,
-            max(ttl_ms, delay_ms + MIN_MESSAGE_TTL * 1000),
-            delay_ms,
-            order.reset == "counts",
-        )
+        ttl_ms = max(ttl_ms, delay_ms + MIN_MESSAGE_TTL * 1000)
+        how = Move(target, ttl_ms, delay_ms, order.reset == "counts")
         outcomes: Counter[Outcome] = Counter()
         for first in range(0, len(ids), MAX_MOVED):
             outcomes.update(await self.messages.move(queue, ids[first : first + MAX_MOVED], how))
@@ -394,15 +390,11 @@ class Bulk:
     async def _cancel(
         self, queue: QueueRef, waiting: Sequence[Message]
     ) -> tuple[int, Counter[str]]:
-        ids, refused = [one.id for one in waiting], 0
-        while ids:
-            held = await self.messages.delete(queue, ids, claim_ids=())
-            if not held:
-                break
-            refused += len(held)
+        ids = [one.id for one in waiting]
+        while ids and (held := await self.messages.delete(queue, ids, claim_ids=())):
             claimed = {one.id for one in held}
             ids = [one for one in ids if one not in claimed]
-        return len(ids), Counter({"claimed": refused})
+        return len(ids), Counter({"claimed": len(waiting) - len(ids)})
 
     async def _reschedule(
         self,

@@ -441,16 +441,26 @@ class _Run:
         if job.order.ids is not None:  # they are looked for again, and are not there
             job.refuse({"gone": -done})
         job.end_step(job.cursor)
+        if job.has_reached_limit and not job.is_over():
+            job.complete()
 
     async def _hold(self) -> None:
         """Write how far the job is, and hold it for this process, unless it was cancelled.
 
+        It is tried again while it is held: what a step does meanwhile is in no other record.
+
         Raises:
             RecordChanged: another process has it.
         """
-        job = self._job
+        job, until = self._job, self._job.held_until
         try:
             await self.holder.hold(self.work, _HELD_MS)
+        except Unavailable:
+            if self.holder.clock.now_ms() >= until:
+                raise
+            await asyncio.sleep(_MOMENT)
+            job.held_until = until
+            await self._hold()
         except RecordChanged:
             changed, version = await self.jobs.read(self._queue, job.act)
             ours = job.id, job.holder, "cancelled"
@@ -569,7 +579,7 @@ class _Run:
 def _most(job: Job) -> int:
     """How many messages the next step may act on."""
     order = job.order
-    left = _PAGE if order.limit is None else max(1, order.limit - job.selected)
+    left = _PAGE if order.limit is None else order.limit - job.selected
     return left if order.max_per_second is None else min(left, order.max_per_second)
 
 

@@ -87,9 +87,8 @@ class Quotas(BackgroundWorker):
         """
         _check(project)
         await self._kind.delete(project, _NAME)
-        own, kept = dict(self._own), dict(self._set)
-        own.pop(project, None)
-        kept.pop(project, None)
+        own = {name: one for name, one in self._own.items() if name != project}
+        kept = {name: one for name, one in self._set.items() if name != project}
         self._replace(own, kept)
         await self._tell()
 
