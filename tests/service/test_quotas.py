@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, cast
@@ -219,6 +220,21 @@ async def test_a_post_under_way_while_others_are_counted_takes_its_room(is_store
     await first
     it.time.now += COUNT_AGAIN
     assert await it.one.usage("p") == ((2, 2) if is_stored else (0, 0))
+
+
+async def test_to_set_a_quota_looks_at_those_of_the_others_by_a_few_calls() -> None:
+    quotas, calls = Quotas(House(UNLIMITED).management, UNLIMITED, shared=False), 0
+
+    def count(_: object, event: str, __: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    for number in range(200):
+        await quotas.set(f"p{number}", {"queues": number})
+    sys.setprofile(count)
+    await quotas.set("p0", {"queues": 1})
+    sys.setprofile(None)
+    assert calls < 200 * 8
 
 
 async def test_another_process_follows_what_is_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """What a project may have at most, and how much it may ask for in a second."""
 
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Annotated, Any
 
 import msgspec
@@ -54,7 +55,7 @@ class Quota(Struct, frozen=True):
     @property
     def rates(self) -> tuple[int | None, ...]:
         """The rates: requests and bytes of reading, of writing and of managing."""
-        return tuple(getattr(self, name) for name in RATES)
+        return attrgetter(*RATES)(self)
 
 
 NAMES = Quota.__struct_fields__

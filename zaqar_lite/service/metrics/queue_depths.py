@@ -96,7 +96,7 @@ class QueueDepths:
         """The last pass; begins a new one where that is too old, and waits for it a moment."""
         found = self.counters.read()
         running = self._pass is not None and not self._pass.done()
-        if not running and time.time() - found.get("at", 0) >= _FRESH:
+        if not running and not 0 <= time.time() - found.get("at", 0) < _FRESH:
             self._pass = asyncio.create_task(self._run(), name="queue depths")
         if self._pass is not None:
             await asyncio.wait({self._pass}, timeout=_STEP)

@@ -130,9 +130,9 @@ class Quotas(BackgroundWorker):
     def _replace(self, own: dict[str, Mapping[str, Any]], quotas_of: dict[str, Quota]) -> None:
         """Let what is set for projects itself, and the quotas that they have by it, hold."""
         self._own, self._set = own, quotas_of
-        quotas = (self._defaults, *quotas_of.values())
+        quotas, no_rates = (self._defaults, *quotas_of.values()), UNLIMITED.rates
         self._set |= dict.fromkeys(INTERNAL_PROJECTS, UNLIMITED)  # our own workers wait there
-        self.has_rates = any(quota.rates != UNLIMITED.rates for quota in quotas)
+        self.has_rates = any(quota.rates != no_rates for quota in quotas)
         self.has_connections = any(quota.connections is not None for quota in quotas)
         self.bound_messages = any(map(bounds_messages, quotas))
         self.changed()
