@@ -1,6 +1,5 @@
 """One pool of connections for the two stores of a `create`, as configured; the server's clock."""
 
-import asyncio
 import warnings
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -109,7 +108,7 @@ class Connection:
                 try:
                     await self._prepare(client)
                 except BaseException:
-                    await _close(client)
+                    await client.close()
                     raise
             self._client = client
             self.sessions.start()
@@ -121,7 +120,7 @@ class Connection:
         if not self._owners and self._client is not None:
             client, self._client = self._client, None
             await self.sessions.stop()
-            await _close(client)
+            await client.close()
 
     async def ping(self) -> None:
         """Ask the server for its time."""
@@ -226,11 +225,6 @@ async def _check_server(client: AsyncMongoClient[Document]) -> None:
             "The MongoDB server is standalone, and posts need transactions. Make it a replica set "
             "of one: start it as `mongod --replSet rs0`, then run `rs.initiate()` in mongosh once."
         )
-
-
-async def _close(client: AsyncMongoClient[Document]) -> None:
-    await client.close()
-    await asyncio.sleep(0)  # asyncio closes the sockets in its next round
 
 
 async def find_first(
