@@ -5,6 +5,7 @@ import pytest
 from tests.contract.conftest import OpenStores
 from tests.contract.dying import CONSUMER, WAYS, Way, any_way
 from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, new, some, texts
+from zaqar_lite.domain.errors import LimitReached
 from zaqar_lite.domain.models import Capability, DelayMode
 
 pytestmark = pytest.mark.anyio
@@ -155,14 +156,17 @@ async def test_a_letter_can_be_moved_once_more_by_its_new_queue(
 async def test_a_full_dead_letter_queue_still_takes_letters(
     open_stores: OpenStores, queue: QueueUnderTest, other: QueueUnderTest
 ) -> None:
-    """A limit on posts must not lose a message, nor let a claim fail."""
-    stores = await open_stores(max_messages=1)
+    """A limit on posts must not lose a message, nor let a claim fail; letters count for it."""
+    stores = await open_stores(max_messages=2)
     queue, other = queue.at(stores), other.at(stores)
-    await queue.post("letter")
-    await exhaust(queue)
-    await other.post("full")
-    assert (await queue.claim(dead_letter=other.as_dead_letter_queue(1))).moved == 1
-    assert await other.bodies() == ["full", "letter"]
+    await other.post("posted")
+    for letter in ("a", "b"):
+        await queue.post(letter)
+        await exhaust(queue)
+        assert (await queue.claim(dead_letter=other.as_dead_letter_queue(1))).moved == 1
+        with pytest.raises(LimitReached):
+            await other.post("one too many")
+    assert await other.bodies() == ["posted", "a", "b"]
 
 
 async def test_an_exhausted_message_behind_what_is_handed_out_is_left_alone(

@@ -13,6 +13,7 @@ from zaqar_lite.domain.models import StoreOptions
 from zaqar_lite.storage.registry import create_stores
 
 SWIFT = "swift+http://a:b@host/auth/v1.0"
+LOCKS = {"coordination_url": "file:///tmp/x"}
 
 
 @pytest.mark.parametrize(
@@ -48,7 +49,10 @@ SWIFT = "swift+http://a:b@host/auth/v1.0"
         (f"{SWIFT}?prefix=a/b", {}, "prefix"),
         (f"{SWIFT}?timeout=x", {}, "timeout"),
         (f"{SWIFT}?connections=0", {}, "connections"),
-        (f"{SWIFT}?lease=20", {"coordination_url": "file:///tmp/x"}, "four times"),
+        (f"{SWIFT}?prefix={'x' * 33}", {}, "prefix"),
+        (f"{SWIFT}?timeout=1000000", {}, "timeout"),
+        (f"{SWIFT}?lease=39", LOCKS, "four times"),
+        (f"{SWIFT}?timeout=1&lease=4", LOCKS, "four times"),
         (SWIFT, {"coordination_url": "redis://h?lock_timeout=5"}, "four times"),
         ("swift+https://host/?cloud=x", {}, "without a host"),
         ("swift+https:///?cloud=no-such-cloud", {}, "no-such-cloud"),
@@ -59,6 +63,19 @@ def test_a_wrong_uri_is_refused(
 ) -> None:
     with pytest.raises(ConfigurationError, match=said):
         create_stores(uri.format(tmp_path), clock=Clock(), options=StoreOptions(extra=options))
+
+
+@pytest.mark.parametrize(
+    ("query", "options"),
+    [
+        ("connections=1&prefix=x", {}),
+        (f"timeout=999999&prefix={'x' * 32}", {}),
+        ("lease=40", LOCKS),
+        ("timeout=1&lease=5", LOCKS),
+    ],
+)
+def test_swifts_options_are_taken_up_to_their_bounds(query: str, options: dict[str, Any]) -> None:
+    create_stores(f"{SWIFT}?{query}", clock=Clock(), options=StoreOptions(extra=options))
 
 
 def test_several_workers_need_a_coordination_url() -> None:

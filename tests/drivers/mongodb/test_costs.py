@@ -37,7 +37,7 @@ from zaqar_lite.domain.settlements import Outcome
 from zaqar_lite.service.metrics import queue_depths as census
 from zaqar_lite.service.metrics.shared_counters import SharedCounters
 from zaqar_lite.storage.base import MAX_EXAMINED
-from zaqar_lite.storage.mongodb import claiming, posting, readiness
+from zaqar_lite.storage.mongodb import claiming, listing, posting, readiness
 
 pytestmark = pytest.mark.anyio
 
@@ -345,6 +345,22 @@ async def test_what_is_claimed_or_delayed_costs_a_page_and_a_claim_nothing(  # n
         if mongodb.real:
             assert plan.keys <= plan.returned + SLACK, plan
         assert plan.returned <= 25, plan
+
+
+async def test_a_page_passes_over_messages_of_its_reader_in_bounded_steps(
+    queue: QueueUnderTest, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step is two commands: it reads up to a bound, and looks for the next one."""
+    monkeypatch.setattr(listing, "MAX_EXAMINED", 5)
+    await queue.post(*map(str, range(20)))
+    commands.clear()
+    assert (await queue.page(limit=10, exclude="producer")).messages == ()
+    assert [name_of(command) for command in commands.take()] == ["aggregate"] * (4 * 2)
+    await queue.post("theirs", client="another")
+    commands.clear()
+    page = await queue.page(limit=10, exclude="producer")
+    assert texts(page.messages) == ["theirs"]
+    assert [name_of(command) for command in commands.take()] == ["aggregate"] * (5 * 2)
 
 
 async def test_a_count_of_all_queues_takes_five_commands_each_and_a_scrape_none(

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import time
 from asyncio.subprocess import PIPE
 
 import pytest
@@ -15,6 +16,7 @@ from tests.drivers.mongodb.conftest import OpenStores
 from tests.drivers.mongodb.deaths import dies, driver, lost_answer
 from tests.drivers.mongodb.inspection import database_of
 from tests.services import MongoServer
+from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import KeyReused, LimitReached, NotFound, QueueChanged, Unavailable
 from zaqar_lite.domain.models import DeadLetter, DelayMode, QueueRecord, RetryPolicy
 from zaqar_lite.domain.settlements import Outcome
@@ -210,6 +212,19 @@ async def test_what_is_due_in_a_moment_does_not_make_a_claim_search_again(
     await queue.post(*"abc", delay=MINUTE)
     commands.clear()
     assert not (await queue.claim(mode=DelayMode.HONOUR)).more
+    assert len(commands.take()) == 1
+
+
+async def test_a_claim_looks_once_where_the_clock_of_its_machine_is_behind(
+    queue: QueueUnderTest, commands: Commands
+) -> None:
+    """It learns from the first answer by how much."""
+    old, clock = queue.stores, Clock(wall=lambda: time.time() - 60)
+    slow = queue.at(await Stores.open(old.case, old.uri, clock, old.options, old.opened))
+    await slow.post("a")
+    await slow.claim()
+    commands.clear()
+    assert not (await slow.claim()).more
     assert len(commands.take()) == 1
 
 

@@ -15,12 +15,16 @@ from zaqar_lite.storage.swift.backend import Backend
 pytestmark = pytest.mark.anyio
 
 
+async def removed_at(queue: QueueUnderTest, name: str) -> int:
+    """When Swift removes an object of a queue, in milliseconds."""
+    backend: Backend = queue.stores.messages._connection  # type: ignore[attr-defined]
+    reply = await backend.objects.head(backend.containers.queue(queue.ref), name)
+    return int(reply.headers["X-Delete-At"]) * 1000
+
+
 async def index_ends(queue: QueueUnderTest, message_id: str) -> int:
     """When Swift removes what tells where a moved message is, in milliseconds."""
-    backend: Backend = queue.stores.messages._connection  # type: ignore[attr-defined]
-    container = backend.containers.queue(queue.ref)
-    reply = await backend.objects.head(container, layout.INDEX + message_id)
-    return int(reply.headers["X-Delete-At"]) * 1000
+    return await removed_at(queue, layout.INDEX + message_id)
 
 
 async def listed(queue: QueueUnderTest, prefix: str) -> int:
@@ -74,6 +78,15 @@ async def test_a_moved_message_is_found_by_its_id_for_as_long_as_it_lives(
     claim_id = await letters.claim_id(ttl=MINUTE)
     await letters.release(claim_id, delay=12 * HOUR)
     await is_kept()
+
+
+async def test_a_queue_that_is_not_used_is_remembered_for_a_month_at_least(
+    open_swift: OpenSwift,
+) -> None:
+    queue = a_queue(await open_swift())
+    await queue.post("a")
+    rest = await removed_at(queue, layout.TAIL) - time.time() * 1000
+    assert 30 * 24 * HOUR < rest < 61 * 24 * HOUR
 
 
 async def test_a_sweep_buries_nothing_that_is_purged_beside_it(open_swift: OpenSwift) -> None:

@@ -15,8 +15,8 @@ from tests.drivers.costs import costs
 from tests.drivers.swift.conftest import a_queue
 from tests.drivers.swift.faulty_proxy import FaultyProxy
 from tests.drivers.swift.together import OpenSwift
-from zaqar_lite.domain.errors import QueueChanged
-from zaqar_lite.domain.models import DelayMode, QueueRecord
+from zaqar_lite.domain.errors import LimitReached, QueueChanged
+from zaqar_lite.domain.models import DelayMode, QueueRecord, StoreOptions
 from zaqar_lite.service.metrics import queue_depths as census
 from zaqar_lite.service.metrics.shared_counters import SharedCounters
 from zaqar_lite.storage.swift import claiming, objects, sweeping
@@ -184,6 +184,38 @@ async def test_a_claim_goes_on_where_the_last_one_ended(
     queue.advance(31 * MINUTE)
     assert texts((await queue.claim(1, mode=DelayMode.HONOUR)).messages) == ["0"]
     assert limits(proxy) == [21]
+
+
+async def test_what_a_claim_was_given_comes_back_though_it_ended_early(
+    queue: QueueUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claiming, "MOST_EXAMINED", 20)
+    await queue.post("a")
+    await queue.post(*map(str, range(30)), delay=30 * MINUTE)
+    for _ in range(2):
+        claimed = await queue.claim(5, ttl=MINUTE, mode=DelayMode.HONOUR)
+        assert (texts(claimed.messages), claimed.more) == (["a"], True)
+        queue.advance(2 * MINUTE)
+
+
+async def test_a_full_queue_is_known_to_be_full_without_counting(
+    queue: QueueUnderTest, proxy: FaultyProxy
+) -> None:
+    """For a second, and only for posts that it has no room for."""
+    backend = queue.stores.messages._connection  # type: ignore[attr-defined]
+    backend.limits = StoreOptions(max_messages=3)
+    await queue.post("a", "b")
+    proxy.kinds()
+    for expected in ({"HEAD container": 1, "LIST": 1}, {}):
+        with pytest.raises(LimitReached):
+            await queue.post("c", "d")
+        assert proxy.kinds() == expected
+    await queue.post("c")
+    queue.advance(2_000)
+    proxy.kinds()
+    with pytest.raises(LimitReached):
+        await queue.post("d")
+    assert proxy.kinds() == {"HEAD container": 1, "LIST": 1}
 
 
 async def test_claims_come_to_the_end_of_what_is_not_ready_however_long_that_takes(

@@ -159,10 +159,9 @@ class Objects:
         """Make a container unless it exists."""
         await self._swift.call("PUT", container, until=lease.until)
 
-    async def remove_container(self, container: str, lease: Lease) -> bool:
-        """Delete a container; False when something is (still) in it."""
-        reply = await self._swift.call("DELETE", container, until=lease.until, accept=_CONFLICT)
-        return reply.status != 409
+    async def remove_container(self, container: str, lease: Lease) -> None:
+        """Delete a container, unless something is (still) in it."""
+        await self._swift.call("DELETE", container, until=lease.until, accept=_CONFLICT)
 
     async def fetch(self, container: str, name: str) -> Fetched | None:
         """Read a message, whatever its state; None when it is gone."""

@@ -316,9 +316,9 @@ operation('drop', ALWAYS, {whole = true}, function()
   call('UNLINK', keys, forgets, queue)
   if call('EXISTS', outbox) == 0 then
     call('UNLINK', state)
-    if life[N.last] and life[N.armed] then
-      -- The queue has sent letters. If it is made again, its letters need higher numbers than these,
-      -- even after a failover that sets the clock back. The target would take lower ones for repeats.
+    if life[N.last] then
+      -- If the queue is made again, its positions must be higher than these, even after a failover that sets the
+      -- clock back: a reader would pass them, and the target of its letters would take lower numbers for repeats.
       call('HSET', state, 'last', life[N.last])
       call('EXPIRE', state, 86400)
     end
