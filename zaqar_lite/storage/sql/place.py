@@ -318,8 +318,7 @@ class InFile(InRam):
     @property
     def must_copy(self) -> bool:  # type: ignore[override]
         """Whether there is enough in the WAL to be copied into the file."""
-        least = min(_COPY_AT, _SHORT_WAL // 2) if self._is_low else _COPY_AT
-        return self.wal_bytes - self._copied >= least
+        return self.wal_bytes - self._copied >= _COPY_AT
 
     def copy(self) -> None:
         """Copy what is durable of the WAL into the file."""
