@@ -53,6 +53,8 @@ zaqar_lite/service/delivery/outbox.py
 zaqar_lite/service/encryption.py
   1_000 -> 1001 in: @lru_cache(maxsize=1_000)  # once: the subscriptions of a busy queue are read every second
     How many damaged records are remembered to have been told of; others are told of again.
+  <= -> < in: return now_ms - self.looked_at <= _FRESH_MS and not self.is_worn(now_ms)
+    To the millisecond: how long a process goes by what it has read.
 zaqar_lite/service/event_streams.py
   20 -> 21 in: _SPARED = 20
     How long a stream rests after a look at what is pending, as a multiple of the look.
@@ -91,6 +93,8 @@ zaqar_lite/service/metrics/queue_depths.py
     Every tenth pass reads the metadata, whether they are counted up or down.
   0 -> 1 in: self._passes = 0
     Which pass over the queues looks for those to be monitored.
+  0 -> 1 in: kept.mark(self._clock(), self.flows.setdefault(queue, [0, 0, 0]))
+    Only what is added to a flow between two instants is told.
 zaqar_lite/service/pooling/drain.py
   >= -> > in: if count >= _MOST_FROZEN:
     How many queues are frozen at once, more or less: a group is frozen whole.
@@ -115,6 +119,9 @@ zaqar_lite/service/pooling/pooled_store.py
 zaqar_lite/service/pooling/pools.py
   >= -> > in: if time.monotonic() - self._read_at >= FRESH:
     A measured time that is the bound to the last bit of a float.
+zaqar_lite/service/post_validation.py
+  > -> >= in: slices = Slices() if len(drafts) > STEP else None
+    Whether a post of exactly one step gives others a turn at its end.
 zaqar_lite/service/presigned_urls.py
   <= -> < in: if until <= now:
     An instant of a whole second that is this very microsecond.
@@ -130,6 +137,8 @@ zaqar_lite/service/quotas/quota_usage.py
 zaqar_lite/service/quotas/rate_limits.py
   100 -> 101 in: _AT_ONCE = 100
     How many projects one round writes at once; the same are written.
+  10 -> 11 in: for name in list(islice(kept, _MAX_PROJECTS // 10)):
+    How many are forgotten at a time.
 zaqar_lite/service/schedules/schedules.py
   1 -> 2 in: return list(islice(schedule.instants(schedule.next - 1), SHOWN_INSTANTS))
     No schedule fires twice within a millisecond.

@@ -263,6 +263,7 @@ async def test_delayed_messages_keep_their_order_though_clocks_differ() -> None:
         one.advance(1_990)
     await process.deliver({"http": receiver})._work_on_ordered(QUEUE, made)
     assert receiver.ids == posted
+    assert {json.loads(one)["ttl"] for one in receiver.bodies} == {60}
 
 
 async def test_a_message_that_was_consumed_before_a_late_look_is_delivered() -> None:
@@ -293,11 +294,13 @@ class Recorder(Transport):
     def __init__(self, status: int = 204) -> None:
         self.sent: list[str] = []
         self.ids: list[str] = []
+        self.bodies: list[bytes] = []
         self._status = status
 
     async def send(self, notification: Notification) -> Answer:
         self.sent.append(notification.subscriber)
         self.ids.append(notification.headers.get("webhook-id", ""))
+        self.bodies.append(notification.body)
         return Answer(status=self._status)
 
     async def most_at_once(self, delivering: Coroutine[Any, Any, None]) -> int:
@@ -411,6 +414,7 @@ async def test_what_ends_is_sent_nothing_more(ending: str) -> None:
     await process.deliver({"http": receiver})._work_on_ordered(QUEUE, made)
     assert len(receiver.sent) == 1
     assert (await process.store.stats(own)).total == 0
+    assert not await process.management.list_records(KIND, "p", limit=1)
 
 
 async def test_a_list_from_before_a_subscription_was_made_ends_nothing() -> None:

@@ -107,6 +107,20 @@ async def test_a_claim_is_over_in_the_millisecond_of_its_deadline(store: Store) 
         await store.messages.get_claim(QUEUE, claim_id)
 
 
+async def test_a_claim_ends_a_part_of_what_time_has_ended(store: Store) -> None:
+    """So it takes no longer than others; they and the sweep end the rest."""
+    await store.post(*["held"] * 120, *[message("late", delay=MINUTE)] * 100)
+    for _ in range(8):
+        await store.claim(15, ttl=MINUTE, mode=DelayMode.HONOUR)
+    store.clock.advance(MINUTE)
+    for number in range(1, 3):
+        assert len((await store.claim(1, mode=DelayMode.HONOUR)).messages) == 1
+        queue = store.db.queue(QUEUE)
+        assert queue is not None
+        assert 120 - 25 * number < queue.leased < 120 - 15 * number
+        assert 100 - 45 * number < queue.delayed < 100 - 35 * number
+
+
 async def test_a_normal_queue_says_nothing_of_what_is_due(store: Store) -> None:
     """Whoever claims would ask again and again until the sweep has made it ready."""
     await store.post(message("a", delay=MINUTE))
