@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.api.conftest import Api, MakeApi
+from tests.service.composed import Composed
+from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.service.post_validation import Draft
 
 pytestmark = pytest.mark.anyio
 
@@ -30,6 +33,18 @@ async def test_copies_a_message_into_every_queue_whose_filter_matches(api: Api) 
     await api.expect(204, "POST", "/v2/queues/red/claims")
     api.advance(91)
     await api.expect(201, "POST", "/v2/queues/red/claims")
+
+
+async def test_a_filter_that_another_process_has_changed_decides() -> None:
+    one, source, target = Composed(), QueueRef("p", "source"), QueueRef("p", "target")
+    other = Composed(one.clock, (one.store, one.management))
+    await other.queues.create(target, {})
+    for kind in "aba":
+        changed = {"_filter": f"kind = '{kind}'"}
+        await other.queues.change(target, lambda _, changed=changed: changed)  # type: ignore[misc]
+        drafts = [Draft(b"1", headers={"kind": kind})]
+        await one.messages.post(source, drafts, size=1, client_id="c")
+    assert (await one.store.stats(target)).total == 3
 
 
 async def test_a_queue_without_a_filter_does_not_count_for_the_limit(make_api: MakeApi) -> None:

@@ -62,7 +62,8 @@ async def test_an_act_is_of_one_message_of_ones_own_claim(api: Api) -> None:
     await api.expect(409, "PATCH", theirs["href"], {"claim": {"ttl": 100}})
     assert (await details(api, theirs))["failure_count"] == 0
     await api.expect(409, "PATCH", first["href"], {"claim": {"dead": True}})  # it has no place
-    await api.expect(204, "PATCH", first["href"], {"claim": {"ttl": 600}})
+    for ttl in (60, 43_200, 600):  # from the shortest to the longest
+        await api.expect(204, "PATCH", first["href"], {"claim": {"ttl": ttl}})
     await api.set("_dead_letter_queue", f"{api.queue}-letters")
     dead = {"dead": True, "reason": "b" * 128, "detail": "\u00fc" * 1_024}
     await api.expect(204, "PATCH", second["href"], {"claim": dead})

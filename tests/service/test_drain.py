@@ -142,6 +142,9 @@ async def test_who_watches_a_queue_follows_it_to_its_new_pool(pools: Pools) -> N
     assert await watch.next_due() is None
     await pools.post(2)
     assert await asyncio.wait_for(heard.get(), 5) == 2
+    delayed = [NewMessage(b"1", 3_600_000, 60_000)]
+    await pools.messages.post(QUEUE, delayed, client_id=CLIENT, version=None)
+    assert 50_000 < (await watch.next_due() or 0) <= 60_000
     watch.end()
     assert not pools.old._db.watchers
     assert not pools.new._db.watchers
