@@ -114,7 +114,9 @@ async def test_a_purge_of_many_is_one_row_and_its_garbage_goes(tmp_path: Path) -
         await store.messages.purge(ref, forget=True)
         assert store.db.connection.total_changes() - before <= 4
         for dropped in (QueueRef("project", name) for name in "abc"):
+            await store.management.create_queue(dropped, {}, max_queues=1)
             await store.post("text", to=dropped)
             await store.messages.purge(dropped, forget=True)
         await store.messages.sweep(1_000)
         assert sizes(store.db.connection) == {}
+        assert store.rows("project") == 0
