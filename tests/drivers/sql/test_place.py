@@ -54,6 +54,18 @@ async def test_a_cut_short_post_that_can_not_be_read_is_forgotten(store: Store) 
     assert store.rows("post") == 0
 
 
+async def test_the_first_of_its_stores_opens_a_file_and_the_last_closes_it(tmp_path: Path) -> None:
+    store = Store(tmp_path / "data")
+    for first, last in ((store.messages, store.management), (store.management, store.messages)):
+        await first.open()
+        await store.post("text")
+        await last.open()
+        await first.close()
+        assert set(await store.bodies()) == {"text"}
+        await last.close()
+        assert not open_below(tmp_path)
+
+
 async def test_the_event_loop_syncs_nothing(tmp_path: Path) -> None:
     loop_syncs: list[str] = []
     with failing_disk() as disk:

@@ -65,7 +65,7 @@ def _shown(name: str, value: object) -> object:
     return value
 
 
-class Flavor(msgspec.Struct, frozen=True, omit_defaults=True):
+class Flavor(msgspec.Struct, frozen=True):
     """A named set of pools of a project's choice, and what the first of them is said to do."""
 
     name: str
