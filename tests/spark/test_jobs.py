@@ -17,6 +17,7 @@ from zaqar_lite.spark import cli, jobs
 from zaqar_lite.spark.jobs.dlq_report import mask
 from zaqar_lite.spark.jobs.redrive import Redrive
 from zaqar_lite.spark.jobs.target import Target
+from zaqar_lite.spark.options import OptionError
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -80,6 +81,10 @@ def test_generate_archive_remove_backfill_and_stats(
     assert jobs.archive(spark, target, place, state, dry_run=True)["rows"] == 301
     assert patient(lambda: jobs.archive(spark, target, place, state))["rows"] == 301
     assert patient(lambda: jobs.archive(spark, target, place, state))["rows"] == 0
+    assert client.stats(queue).total == 301
+    for name, elsewhere in ((queue, state), (f"{queue}-2", f"{state}-2")):  # would lose them
+        with pytest.raises(OptionError, match="has files of another state"):
+            jobs.archive(spark, Target(server.url, name), place, elsewhere, remove=True)
     assert client.stats(queue).total == 301
     seen: list[int] = []
     emptied = partial(jobs.archive, spark, target, str(tmp_path / "removed"), f"{state}/other")

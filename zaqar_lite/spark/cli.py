@@ -68,13 +68,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Make the parser."""
-    made = argparse.ArgumentParser(
-        prog="zaqar-lite-spark", description="Publish, archive and inspect queues with Spark."
-    )
+    text = "Publish, archive and inspect queues with Spark."
+    made = argparse.ArgumentParser(prog="zaqar-lite-spark", description=text)
     subparsers = made.add_subparsers(dest="job", metavar="JOB", required=True)
-    publish = _add(
-        subparsers, "publish", "publish files as messages", _planned(jobs.publish, Publication)
-    )
+    job = _planned(jobs.publish, Publication)
+    publish = _add(subparsers, "publish", "publish files as messages", job)
     publish.add_argument("path", help="file or directory")
     publish.add_argument("--format", choices=FORMATS, default="parquet")
     publish.add_argument("--body", default="to_json(struct(*))", metavar="SQL")
@@ -82,13 +80,12 @@ def parser() -> argparse.ArgumentParser:
         publish.add_argument(f"--{name}", metavar="SQL")
     publish.add_argument("--run-id", help="a repetition with the same id posts nothing twice")
     publish.add_argument("--rejects", metavar="DIR", help="write refused rows here and go on")
-    publish.add_argument(
-        "--on-ignored-delay", choices=("fail", "warn"), default="fail", help="in a normal queue"
-    )
+    text = "in a normal queue"
+    publish.add_argument("--on-ignored-delay", choices=("fail", "warn"), default="fail", help=text)
     publish.add_argument("--partitions", type=int, default=4)
 
     archive = _add(subparsers, "archive", "archive a queue as Parquet", jobs.archive)
-    archive.add_argument("path", help="where the files go")
+    archive.add_argument("path", help="where the files go, of this queue alone")
     archive.add_argument("--state", required=True, help="a directory that remembers the progress")
     archive.add_argument("--remove", action="store_true", help="delete what is archived")
     archive.add_argument("--batch", type=int, default=10_000)
@@ -103,9 +100,8 @@ def parser() -> argparse.ArgumentParser:
     redrive.add_argument("--where", metavar="SQL", help="which letters")
     redrive.add_argument("--body", metavar="SQL", help="the new body, JSON text")
     redrive.add_argument("--run-id", default="redrive")
-    redrive.add_argument(
-        "--no-server-job", dest="server", action="store_false", help="let Spark move every letter"
-    )
+    text = "let Spark move every letter"
+    redrive.add_argument("--no-server-job", dest="server", action="store_false", help=text)
     redrive.add_argument("--batch", type=int, default=10_000)
     redrive.add_argument("--ttl", type=int, help="seconds to live in the target")
 
@@ -113,8 +109,8 @@ def parser() -> argparse.ArgumentParser:
     backfill.add_argument("path", help="the archive")
     backfill.add_argument("--where", metavar="SQL")
     backfill.add_argument("--ttl", type=int, help="seconds to live anew, expired ones too")
-    for job in (publish, redrive, backfill):
-        job.add_argument("--rate", type=float, help="messages a second")
+    for added in (publish, redrive, backfill):
+        added.add_argument("--rate", type=float, help="messages a second")
 
     stats = _add(subparsers, "stats", "count a queue by the hour", jobs.stats)
     stats.add_argument("--archive", metavar="PATH", help="read an archive, not the queue")

@@ -135,10 +135,8 @@ class Ledger:
         known = json.loads(self._directory.read(_IDENTITY).to_pybytes())
         if known["queue"] != self._queue:
             self._directory.unlock()
-            message = (
-                f"The stateDir {self._directory.place} belongs to the queue {known['queue']!r}."
-            )
-            raise OptionError(message)
+            place = self._directory.place
+            raise OptionError(f"The stateDir {place} belongs to the queue {known['queue']!r}.")
         self._id = known["id"]
         return self._id
 

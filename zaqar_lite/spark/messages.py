@@ -108,8 +108,7 @@ class Messages:
             try:
                 serialization.loads(text)
             except (ValueError, RecursionError) as error:
-                message = f"its body is not JSON ({error}); or say bodyFormat=text"
-                raise InvalidRow(message) from None
+                raise InvalidRow(f"its body is no JSON ({error}); or say bodyFormat=text") from None
             return RawBody(text)
         try:
             return RawBody(serialization.dumps(json_of(body)))

@@ -178,7 +178,7 @@ def parse(given: Mapping[str, str]) -> Options:
     typed["columns"] = _split(values.get("columns", ""))
     for name in ("reportPath", "rejectPath"):
         if name in values:
-            typed[name] = _local_path(name, values[name])
+            typed[name] = local_path(name, values[name])
     try:
         options = msgspec.convert(typed, Options, strict=False)
     except msgspec.ValidationError as error:
@@ -203,8 +203,8 @@ def _split(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _local_path(name: str, text: str) -> str:
-    """Return a path on this machine, given as such or as a `file:` URI."""
+def local_path(name: str, text: str) -> str:
+    """Return a path on this machine, given as such or as a `file:` URI; OptionError for another."""
     parts = urlsplit(text)
     if parts.scheme not in {"", "file"}:
         raise OptionError(f"The option {name!r} is written on the machine itself, not {text!r}.")

@@ -25,11 +25,6 @@ _LOCAL = _CLASSIC | {
 }
 
 
-def settings_for(master: str | None) -> dict[str, str | bool]:
-    """Return the settings of a session; a cluster's executors must reach the driver."""
-    return _LOCAL if (master or "").startswith("local") else _CLASSIC
-
-
 def session(master: str | None = None, **settings: str) -> SparkSession:
     """Get the session, or make one with what the source needs.
 
@@ -40,7 +35,9 @@ def session(master: str | None = None, **settings: str) -> SparkSession:
     builder = SparkSession.builder.appName("zaqar-lite")
     if master is not None:
         builder = builder.master(master)
-    return builder.config(map={**settings_for(master), **settings}).getOrCreate()
+    # A cluster's executors must reach the driver.
+    own = _LOCAL if (master or "").startswith("local") else _CLASSIC
+    return builder.config(map={**own, **settings}).getOrCreate()
 
 
 def remote_session(url: str, **settings: str) -> SparkSession:

@@ -2,11 +2,7 @@
 
 from typing import Any
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-)
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from zaqar_lite.spark.browsing import BrowseStream, PushdownReader, ZaqarReader

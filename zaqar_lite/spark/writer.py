@@ -117,9 +117,7 @@ class Sender:
         self._delays = bool(options.delay) or not {"delay", "deliver_at"}.isdisjoint(schema.names)
         self._checked: set[str] = set()
         self._host = socket.gethostname()
-        self.rate_limit: SharedRateLimit | None = None
-        if options.rate:
-            self.rate_limit = SharedRateLimit(options.rate / options.hosts)
+        self.rate_limit = SharedRateLimit(options.rate / options.hosts) if options.rate else None
         if self._delays and not self.by_queue:
             with options.client() as client:
                 self.check_delay(client, options.queue)
@@ -168,14 +166,11 @@ class Sender:
 
         Spark commits in a process of its own, so a file is the way back to the caller.
         """
-        if self.rate_limit:
-            self.rate_limit.end()
+        self.abort(messages, batchId)
         if self.options.report_path is None:
             return
         tasks = [one for one in messages if isinstance(one, Written)]
-        totals: dict[str, object] = {
-            name: sum(getattr(one, name) for one in tasks) for name in COUNTS
-        }
+        totals: dict[str, object] = {name: sum(vars(one)[name] for one in tasks) for name in COUNTS}
         totals["first_post"] = min(filter(None, (one.first_post for one in tasks)), default=None)
         totals["last_post"] = max(filter(None, (one.last_post for one in tasks)), default=None)
         totals["refused"] = [row for one in tasks for row in one.refused]
@@ -183,7 +178,7 @@ class Sender:
             file.write(json.dumps({"batch": batchId, **totals}) + "\n")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int = 0) -> None:  # noqa: N803
-        """Forget the rate; what was sent is stored."""
+        """Forget the rate, at the end of a query; what was sent is stored."""
         if self.rate_limit:
             self.rate_limit.end()
 

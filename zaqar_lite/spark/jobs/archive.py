@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr
 from pyspark.sql.streaming.query import StreamingQuery
 
 from zaqar_lite.spark.jobs.target import Summary, Target
+from zaqar_lite.spark.options import OptionError
 
 _OBSERVED = "zaqar"  # the name of the query's metrics
 _LEAST_TTL = 60  # seconds, the server's
@@ -25,10 +27,13 @@ def archive(
 ) -> Summary:
     """Append what is in the queue now, and was not archived yet, to `path`.
 
-    `state` is a directory (a path or a URI) that remembers what is archived; keep one per queue
-    and path. The files are written exactly once. With `remove` messages are claimed, and deleted
-    only after their files are complete; delayed messages and those that others hold are left.
+    `state` is a directory (a path or a URI) that remembers what is archived. Each queue has its
+    own, and its own `path`. Files are written exactly once. With `remove` messages are claimed, and
+    deleted only after their files are complete; delayed ones and those that others hold are left.
     `on_progress` is told about once a second how many rows are archived so far.
+
+    Raises:
+        OptionError: `path` has files of another state, or of this one without or with `remove`.
     """
     if dry_run:
         return {"dry_run": True, "rows": target.read(spark, includeBody="false").count()}
@@ -37,13 +42,18 @@ def archive(
         options |= {"mode": "claim", "stateDir": f"{state}/ledger"}
     else:
         options |= {"failOnDataLoss": "false"}
+    checkpoint = f"{state}/checkpoint-{options.get('mode')}"
+    # Spark writes no batch whose number `path` has of another query: it would only be removed.
+    if _has_files(spark, path) and not _has_files(spark, f"{checkpoint}/offsets"):
+        text = f"{path} has files of another state: each queue, and --remove, needs its own path"
+        raise OptionError(text)
     rows = spark.readStream.format("zaqar").options(**options).load()
     query = (
         rows.selectExpr("*", "current_timestamp() as archived", "to_date(created) as date")
         .observe(_OBSERVED, expr("count(*) as rows"), expr("sum(octet_length(body)) as bytes"))
         .writeStream.format("parquet")
         .partitionBy("queue", "date")
-        .option("checkpointLocation", f"{state}/checkpoint-{options.get('mode')}")
+        .option("checkpointLocation", checkpoint)
         .trigger(availableNow=True)
         .start(path)
     )
@@ -57,6 +67,15 @@ def archive(
         "batches": len(batches),
         "removed": remove,
     }
+
+
+def _has_files(spark: SparkSession, place: str) -> bool:
+    try:
+        return not spark.read.format("binaryFile").load(place).select("path").isEmpty()
+    except AnalysisException as error:
+        if error.getCondition() == "PATH_NOT_FOUND":
+            return False
+        raise
 
 
 def _batches(query: StreamingQuery) -> list[tuple[int, int]]:

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr, regexp_replace
 
 from zaqar_lite.spark.jobs.target import Summary, Target
+from zaqar_lite.spark.options import local_path
 
 Samples = Literal["none", "keys", "full"]
 _MOST = 2_000  # characters of a body that a sample shows
@@ -78,7 +78,7 @@ def dlq_report(
     """
     if dry_run:
         return {"dry_run": True, "letters": target.read(spark, letters).count()}
-    place = Path(unquote(urlsplit(output).path) if output.startswith("file:") else output)
+    place = Path(local_path("output", output))
     place.mkdir(parents=True, exist_ok=True)
     read = target.read(spark, letters, numPartitions=partitions, columns="attempts")
     found = _classified(read).cache()
