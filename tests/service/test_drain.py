@@ -4,12 +4,14 @@ import asyncio
 import operator
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from tests.failing import failing
+from tests.service.composed import Composed
 from tests.service.pools import (
     CLIENT,
     LETTERS,
@@ -36,6 +38,9 @@ from zaqar_lite.domain.models import (
 from zaqar_lite.domain.posts import NewMessage, identify
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
 from zaqar_lite.service.delivery.outbox import ordered_queue, outbox_queue
+from zaqar_lite.service.jobs import jobs as jobs_module
+from zaqar_lite.service.jobs.bulk import Choice, JobAct, Order
+from zaqar_lite.service.jobs.jobs import JobRunner
 from zaqar_lite.service.pooling import drain as module
 from zaqar_lite.service.pooling.drain import DRAIN, Drain, DrainWorker
 from zaqar_lite.service.pooling.placement import (
@@ -148,6 +153,26 @@ async def test_who_watches_a_queue_follows_it_to_its_new_pool(pools: Pools) -> N
     watch.end()
     assert not pools.old._db.watchers
     assert not pools.new._db.watchers
+
+
+@pytest.mark.parametrize("by_ids", [False, True])
+async def test_a_job_that_goes_by_positions_does_not_end_as_if_all_were_done(
+    pools: Pools, monkeypatch: pytest.MonkeyPatch, by_ids: bool
+) -> None:
+    monkeypatch.setattr(jobs_module, "_LOOK_EVERY", 0.05)
+    ids, back = await pools.post(120), QueueRef("p", "back")
+    order = Order(ids=ids if by_ids else None, filter=None if by_ids else Choice(), to=back.name)
+    order.max_per_second = 40
+    jobs = Composed(pools.clock, (pools.messages.as_store, pools.management)).jobs()
+    async with at_work(JobRunner(jobs, pools.clock, lambda: 0)):
+        job = await jobs.begin(QUEUE, JobAct.REDRIVE, order)
+        await until(lambda: pools.old.stats(back), lambda stats: stats.total)
+        async with draining(pools):
+            read = partial(jobs.get, QUEUE, JobAct.REDRIVE, job.id)
+            ended = await until(read, lambda job: job.ended_at)
+    assert ended.done == (await pools.messages.stats(back)).total
+    assert (ended.state, ended.done == 120) == ("completed" if by_ids else "failed", by_ids)
+    assert ("begin the job again" in ended.error) is not by_ids
 
 
 async def test_a_frozen_queue_refuses_all_but_the_holders_of_claims(pools: Pools) -> None:

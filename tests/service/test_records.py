@@ -158,11 +158,12 @@ async def test_records_are_read_in_steps(management: ManagementStore) -> None:
 
 @pytest.mark.parametrize("page_size", [1, 2, 4, 5])
 async def test_each_queue_of_a_project_is_read_once(
-    management: ManagementStore, page_size: int
+    management: ManagementStore, monkeypatch: pytest.MonkeyPatch, page_size: int
 ) -> None:
+    monkeypatch.setattr(module, "_READ_AT_ONCE", page_size)
     for name in "abcd":
         await management.create_queue(QueueRef("p", name), {}, max_queues=4)
-    found = all_queues(management, "p", page_size)
+    found = all_queues(management, "p")
     assert [record.queue.name async for record in found] == list("abcd")
 
 

@@ -143,7 +143,7 @@ async def ask_what_a_pool_holds(one: Composed) -> tuple[Awaitable[object], int]:
 
 
 async def look_for_a_projects_queues(one: Composed) -> tuple[Awaitable[object], int]:
-    return (await _places(one)).queues_of("p", 2), 20
+    return (await _places(one)).decide(QueueRef("p", "q0"), {"_filter": "a = 'b'"}), 20
 
 
 def _post_validation(one: Composed) -> PostValidation:
@@ -268,9 +268,9 @@ async def ask_what_may_go_on(_: Composed) -> tuple[Awaitable[object], int]:
 async def test_others_run_between_the_steps(prepare: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where time ends a step, each part is one here; pages are small."""
     monkeypatch.setattr(yielding, "_SLICE", 0.0)
-    monkeypatch.setattr(placement, "_READ_AT_ONCE", 10)
     monkeypatch.setattr(placement, "_PAGE", 10)
-    monkeypatch.setattr(quotas, "_READ_AT_ONCE", 10)
+    for one in (placement, quotas, records):
+        monkeypatch.setattr(one, "_READ_AT_ONCE", 10)
     work, steps = await prepare(Composed())
     rounds, _ = await rounds_beside(work)
     assert rounds >= steps

@@ -24,7 +24,6 @@ SEPARATOR = "\\n"
 KIND = "signatures"
 NO_ID = ""
 """The id of the key that signs in upstream's form."""
-_LONGEST_EPOCH = 15
 
 
 class Keyring:
@@ -151,10 +150,8 @@ class PresignedUrls:
 
     async def admits(self, queue: QueueRef, signature: str) -> bool:
         """Tell whether a verified signature for a queue was made after the last revocation."""
-        _, _, rest = signature.partition(".")
-        text = rest.partition(".")[0] or "0"
-        known = await self._epoch(queue)
-        return len(text) <= _LONGEST_EPOCH and text.isdigit() and int(text) == known
+        epoch = signature.partition(".")[2].partition(".")[0] or "0"
+        return epoch == str(await self._epoch(queue))
 
     async def _epoch(self, queue: QueueRef) -> int:
         return await self._revoked.find(queue.project, queue.name) or 0

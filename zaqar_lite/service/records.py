@@ -94,16 +94,14 @@ async def all_records(
         await asyncio.sleep(0)
 
 
-async def all_queues(
-    management: ManagementStore, project: str, page_size: int = _READ_AT_ONCE
-) -> AsyncIterator[QueueRecord]:
+async def all_queues(management: ManagementStore, project: str) -> AsyncIterator[QueueRecord]:
     """The records of a project's queues by name, a page at a time; others have their turn."""
     marker: str | None = None
     while True:
-        page = await management.list_queues(project, marker=marker, limit=page_size)
+        page = await management.list_queues(project, marker=marker, limit=_READ_AT_ONCE)
         for record in page:
             yield record
-        if len(page) < page_size:
+        if len(page) < _READ_AT_ONCE:
             return
         marker = page[-1].queue.name
         await asyncio.sleep(0)

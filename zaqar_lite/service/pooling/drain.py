@@ -42,6 +42,8 @@ from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.yielding import next_turn
 from zaqar_lite.service.background import Background, BackgroundWorker, LoggedErrors
 from zaqar_lite.service.delivery.outbox import OUTBOX_QUEUES, is_internal, ordered_queue, put
+from zaqar_lite.service.jobs.bulk import Job, JobAct
+from zaqar_lite.service.jobs.jobs import RUNNING, running_name
 from zaqar_lite.service.pooling.placement import (
     CARRIED_MS,
     CARRY,
@@ -53,7 +55,7 @@ from zaqar_lite.service.pooling.placement import (
 )
 from zaqar_lite.service.pooling.pooled_store import PooledMessages, staging_queue
 from zaqar_lite.service.pooling.pools import PoolRegistry
-from zaqar_lite.service.records import Held, Holder, Kind, Lease, all_records
+from zaqar_lite.service.records import Held, Holder, Kind, Lease, all_queues, all_records
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
@@ -73,6 +75,7 @@ _ROUNDS_REST = 5
 """How many times as long as a look at the whole catalogue the worker rests after it."""
 _KEYS = "Messages have moved, and idempotency keys are left: they are asked for until they end."
 _KEYS_BEFORE = "Queues came here a moment ago: they move when the pool before forgets their keys."
+_MOVED = "The queue was moved to another pool: begin the job again, for the messages that are left."
 _HELD = "Messages of frozen queues are held by claims: they move when these end, or in a minute."
 
 
@@ -266,7 +269,7 @@ class DrainWorker(BackgroundWorker):
         filtered = await self._management.filtered_queues(queue.project)
         todo = [queue]
         if filtered:
-            todo += [ref for ref, _ in await self._placements.queues_of(queue.project)]
+            todo += [one.queue async for one in all_queues(self._management, queue.project)]
         seen = {*todo}
         entries: dict[QueueRef, Entry] = {}
         while todo:
@@ -278,7 +281,8 @@ class DrainWorker(BackgroundWorker):
             names = [rules.dead_letter_target(metadata)]
             names += (sources := await self._management.dead_letter_sources(one, limit=_SOURCES))
             if len(sources) == _SOURCES:  # there may be more
-                names += [ref.name for ref, _ in await self._placements.queues_of(one.project)]
+                all_of_project = all_queues(self._management, one.project)
+                names += [other.queue.name async for other in all_of_project]
             found = {QueueRef(one.project, name) for name in names if name is not None}
             found |= {ordered_queue(one.project, at) for at in metadata.get(rules.ORDERED, ())}
             todo += found - seen
@@ -374,8 +378,17 @@ class DrainWorker(BackgroundWorker):
                 return
         for queue, entry in group.items():
             await self._keep(work)
+            await self._end_jobs(queue)
             place = Place(places[0].to, keys_in=pool, since=self._clock.now_ms())
             await self._placements.write(queue, place, entry.version)
+
+    async def _end_jobs(self, queue: QueueRef) -> None:
+        """End what goes by the positions of messages, which have others in another pool."""
+        jobs = Kind(self._management, RUNNING, "The job", Job)
+        for job in await jobs.page(queue.project, None, len(JobAct), prefix=f"{queue.name}/"):
+            if job.order.ids is None and not job.is_over():
+                job.state, job.error = "failed", _MOVED
+                await jobs.put(queue.project, running_name(queue, job.act), job, None)
 
     async def _movable(
         self, old: MessageStore, queue: QueueRef, *, held: bool

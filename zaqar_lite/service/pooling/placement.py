@@ -42,7 +42,7 @@ MOVED_MS = 5_000
 _MAX_CACHED = 10_000
 _PAGE = 1_000
 _READ_AT_ONCE = 100
-"""Queues whose entries are read before others have their turn, and entries of deleted queues."""
+"""Entries of deleted queues that are looked at before others have their turn."""
 
 
 class Place(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -257,19 +257,6 @@ class Placements:
                 return QueueRef(record.project, name)
         return None
 
-    async def queues_of(
-        self, project: str, most: int | None = None
-    ) -> Sequence[tuple[QueueRef, Place]]:
-        """The queues of a project and where they lie; with `most`, the first in so many pools."""
-        found: list[tuple[QueueRef, Place]] = []
-        async for record in all_queues(self.management, project, _READ_AT_ONCE):
-            place = (await self.entry(record.queue)).place
-            if most is None or place.pool not in {one.pool for _, one in found}:
-                found.append((record.queue, place))
-            if len(found) == most:
-                break
-        return found
-
     async def _choose(
         self, queue: QueueRef, metadata: Mapping[str, Any], before: Place | None
     ) -> Place:
@@ -303,11 +290,14 @@ class Placements:
 
     async def _check_filter(self, queue: QueueRef) -> None:
         """A filter sees all queues of its project, in one step of one store."""
-        if len(await self.queues_of(queue.project, 2)) > 1:
-            raise Invalid(
-                f"{rules.FILTER} can't be set: it sees what is posted to any queue of the project, "
-                "so all of them must lie in one pool, and they lie in several."
-            )
+        pools: set[str | None] = set()
+        async for record in all_queues(self.management, queue.project):
+            pools.add((await self.entry(record.queue)).place.pool)
+            if len(pools) > 1:
+                raise Invalid(
+                    f"{rules.FILTER} can't be set: it sees what is posted to any queue of the "
+                    "project, so all of them must lie in one pool, and they lie in several."
+                )
 
     async def _placed(self, queue: QueueRef) -> Place | None:
         """Where a queue lies for good; None where that is not decided.
