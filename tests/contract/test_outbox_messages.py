@@ -80,3 +80,15 @@ async def test_the_limit_of_their_queue_stops_nothing(
     await queue.post(with_note(new("a"), other))
     assert texts(await queue.listed()) == ["a"]
     assert len(await arrived(other, 3)) == 3
+
+
+async def test_no_limit_stops_a_post_to_a_queue_of_the_server(
+    open_stores: OpenStores, project: str
+) -> None:
+    """Many projects share one, and the first that fills it would stop the others."""
+    stores = await open_stores(max_messages=2, max_idempotency_keys=2)
+    own = QueueUnderTest(stores, QueueRef(project, "~new"))
+    for count in (1, 4, 150):
+        keyed = [new("a", key=f"{count}.{number}") for number in range(count)]
+        await own.post(*keyed, batch_key=f"{count}")
+    assert (await stores.messages.stats(own.ref)).total == 155

@@ -128,7 +128,7 @@ class MessageStore(Store):
                 post's key is compared first, then those of the messages in their order.
             LimitReached: over `max_messages` (live ones of every state, also in a queue that would
                 get a copy) or `max_idempotency_keys` (of both kinds together; `retry_after` tells
-                when the oldest key ends). Known keys are free.
+                when the oldest key ends). Known keys are free. Queues named `~...` have no limits.
         """
 
     @abstractmethod

@@ -466,6 +466,8 @@ class MongoMessageStore(Sweeping):
             _TryAgain: they must be counted first.
         """
         options = self._options
+        if batch.queue.name.startswith("~"):  # the server's own
+            return
         for bound, new, most, refusal in (
             (before.messages, plan.documents, options.max_messages, too_many_messages),
             (before.keys, plan.keys, options.max_idempotency_keys, too_many_keys),

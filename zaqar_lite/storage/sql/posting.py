@@ -530,6 +530,8 @@ def _check_limits(  # noqa: PLR0917 - a post, its plan, and what it adds to whic
     now: int,
 ) -> None:
     """Refuse a post for which there is no room. Raises LimitReached."""
+    if wanted.ref.name.startswith("~"):  # the server's own
+        return
     if wanted.keys:
         _check_keys(db, queue, wanted, plan, now)
     for ref, count in added:
