@@ -142,7 +142,8 @@ def test_a_shared_permission_is_used_from_its_file(run: Run, queue: str, tmp_pat
     file.write_text(json.dumps(signed), encoding="utf-8")
     assert run("message", "list", queue, "--signed", str(file), "--project", "x")[1][0]["body"] == 1
     assert run("message", "post", queue, "2", "--signed", str(file))[0] == 3
-    assert run("unshare", queue) == (0, [])
+    assert run("unshare", f"{queue}s") == (3, [])
+    assert run("unshare", queue) == (0, [{"queue": queue, "revoked": True}])
     assert run("message", "list", queue, "--signed", str(file), "--project", "x")[0] == 3
 
 

@@ -117,7 +117,7 @@ def _add_share(verbs: Verbs) -> None:
     text = "print the address of the queue's events for a browser, instead of --path"
     flag(parser, "--address", text)
     text = "revoke all permissions that were made for a queue"
-    verbs.call("unshare", "unshare", text, "queue")
+    verbs.call("unshare", unshare, text, "queue")
 
 
 def _add_metadata(parser: argparse.ArgumentParser) -> None:
@@ -241,6 +241,18 @@ def share(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -
         output.record(as_row(signed))
 
 
+def unshare(client: "sdk.Client", given: argparse.Namespace) -> dict[str, object]:
+    """Revoke permissions, which a queue that nobody has made may have, too.
+
+    Raises:
+        NotFound: there is no such queue; for this name they are revoked all the same.
+    """
+    client.unshare(given.queue)
+    if is_absent(client, given.queue):
+        raise sdk.NotFound("No such queue", given.queue)
+    return {"queue": given.queue, "revoked": True}
+
+
 def apply(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> int:
     """Print how the queues differ from the file, then change them."""
     wanted = read(arguments.file)
@@ -270,8 +282,7 @@ def read(name: str) -> dict[str, dict[str, Any]]:
         mark = getattr(error, "problem_mark", None)
         place = "" if mark is None else f" at line {mark.line + 1}, column {mark.column + 1}"
         problem = getattr(error, "problem", None) or "it can't be read"
-        message = f"{name} is neither YAML nor JSON: {problem}{place}"
-        raise UsageError(message) from error
+        raise UsageError(f"{name} is neither YAML nor JSON: {problem}{place}") from error
     queues = document.get("queues") if isinstance(document, dict) else None
     if not isinstance(queues, dict) or set(document) != {"queues"}:
         raise UsageError(f"{name} must have one key, `queues`: an object of queues by name")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from zaqar_lite.commands import sdk
 from zaqar_lite.commands.argument_types import duration, flag, instant, json_object
-from zaqar_lite.commands.base_command import FAILED, OK, Leaves, Verbs
+from zaqar_lite.commands.base_command import FAILED, OK, Leaves, Verbs, explain
 from zaqar_lite.commands.output import Output, as_row
 from zaqar_lite.webhooks import InvalidSignature, verify
 
@@ -20,9 +20,7 @@ def add_commands(subparsers: Leaves) -> None:
     """Declare the command."""
     verbs = Verbs.of(subparsers, "subscription", "send a queue's messages to a URL")
     text = "subscribe, and print the secret: this is the only time"
-    create = verbs.call(
-        "create", lambda client, given: subscribe(client, given.queue, given), text, "queue"
-    )
+    create = verbs.call("create", subscribe, text, "queue")
     create.add_argument("subscriber", metavar="URL")
     duration(create, "--ttl", "how long the subscription lives, such as 7d (1h)")
     create.add_argument("--options", type=json_object, metavar="JSON", help="its options")
@@ -64,11 +62,9 @@ def add_list(verbs: Verbs, name: str, source: str) -> None:
     verbs.list(name, "list_subscriptions", text, source, columns=_COLUMNS, empty=empty)
 
 
-def subscribe(
-    client: "sdk.Client", source: str, given: argparse.Namespace
-) -> dict[str, str | None]:
+def subscribe(client: "sdk.Client", given: argparse.Namespace) -> dict[str, str | None]:
     """Subscribe to a queue or a topic."""
-    options = vars(given).get("options")
+    source, options = vars(given).get("topic") or given.queue, vars(given).get("options")
     made, secret = client.subscribe(source, given.subscriber, ttl=given.ttl, options=options)
     return {"id": made, "secret": secret}
 
@@ -98,6 +94,5 @@ def verify_request(_: "sdk.Client", arguments: argparse.Namespace, output: Outpu
     try:
         output.record({"id": verify(headers, body, arguments.secret)})
     except InvalidSignature as exc:
-        print(f"zaqar-lite: {exc}", file=sys.stderr)
-        return FAILED
+        return explain(exc, FAILED)
     return OK

@@ -35,12 +35,7 @@ def add_commands(subparsers: Leaves) -> None:
     duration(posting, "--ttl", "how long it lives, such as 1h or 2d")
     duration(posting, "--delay", "how long until it can be claimed, such as 30s or 5m")
     add_headers(posting)
-    made = verbs.call(
-        "subscribe",
-        lambda client, given: subscribe(client, given.topic, given),
-        "subscribe a queue, or a receiver",
-        "topic",
-    )
+    made = verbs.call("subscribe", subscribe, "subscribe a queue, or a receiver", "topic")
     made.add_argument("subscriber", metavar="queue:NAME|URL")
     duration(made, "--ttl", "how long the subscription lives, such as 7d (1h)")
     words = ("topic", "id")
