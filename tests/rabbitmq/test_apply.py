@@ -190,5 +190,8 @@ async def test_whoever_is_not_there_or_not_allowed_is_said(host: Host) -> None:
     ):
         management.verify(Topology(1))
     stranger = host.management_url.replace("guest:guest", "nobody:no")
-    with Management(stranger, vhost=host.name) as management, pytest.raises(Forbidden):
+    with (
+        Management(stranger, vhost=host.name) as management,
+        pytest.raises(Forbidden, match="refuses the user or the password"),
+    ):
         management.verify(Topology(1))

@@ -116,6 +116,7 @@ async def test_a_relay_that_can_not_have_the_stream_works_without_it(
 async def test_a_relay_reads_all_ids_first_and_forgets_those_that_are_over(host: Host) -> None:
     later = time.time() + 2 * 86_400
     async with amqp.connected(host.amqp_url) as connection:
+        await amqp.declare(connection, TOPOLOGY)
         for number in range(600):  # more than it takes at once
             await cancel(connection, TOPOLOGY, f"id-{number}")
         read = Cancellations(TOPOLOGY)
@@ -137,9 +138,10 @@ async def test_a_relay_reads_all_ids_first_and_forgets_those_that_are_over(host:
 
 def test_the_command_cancels(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("cancel", "order-17", "--amqp-url", host.amqp_url)
-    assert delay(*words, "--dry-run") == OK
-    assert delay(*words) == OK
-    assert capsys.readouterr().out == "would cancel order-17\ncancelled order-17\n"
+    assert delay(*words) == 1
+    assert "the broker has no topology 'delay': see --prefix" in capsys.readouterr().err
+    assert delay("apply", *words[2:]) == delay(*words, "--dry-run") == delay(*words) == OK
+    assert capsys.readouterr().out.endswith("would cancel order-17\ncancelled order-17\n")
 
     async def found() -> bool:
         async with amqp.connected(host.amqp_url) as connection:

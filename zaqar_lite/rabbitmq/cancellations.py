@@ -19,7 +19,7 @@ from typing import Any, Literal, cast
 import aio_pika
 import aiormq
 from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMessage, AbstractQueue
-from aio_pika.exceptions import ChannelPreconditionFailed, DeliveryError
+from aio_pika.exceptions import ChannelNotFoundEntity, ChannelPreconditionFailed, DeliveryError
 from aiormq.exceptions import ChannelAccessRefused, ConnectionNotImplemented
 
 from zaqar_lite.domain.errors import Invalid, Unavailable
@@ -47,15 +47,19 @@ async def cancel(connection: AbstractConnection, topology: Topology, message_id:
 
     Raises:
         Invalid: it is not an id.
-        Unavailable: the broker did not confirm.
+        Unavailable: the broker has no such topology, or did not confirm.
     """
     if not message_id:
         raise Invalid("a message is cancelled by its id, which is not empty")
     until = int(time.time() * 1000) + topology.maximum * topology.unit_ms + _A_DAY_MS
     try:
         async with connection.channel(publisher_confirms=True, on_return_raises=True) as channel:
+            await channel.get_exchange(topology.parking, ensure=True)
             await _stream(channel, topology)
             await _write(channel, topology, message_id, until)
+    except ChannelNotFoundEntity as error:
+        text = f"the broker has no topology {topology.prefix!r}: see --prefix"
+        raise Unavailable(text) from error
     except (DeliveryError, *LOST) as error:
         raise Unavailable(f"{message_id!r} may or may not be cancelled: {error!r}") from error
 

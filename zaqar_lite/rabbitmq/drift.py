@@ -192,12 +192,9 @@ def _policies(topology: Topology, found: Snapshot) -> Iterator[Finding]:
             applied = next((each for each in ranked if _applies(each, queue.name)), None)
             if applied is not None and (keys := HARMFUL & applied["definition"].keys()):
                 says = ", ".join(f"{key} {applied['definition'][key]}" for key in sorted(keys))
-                yield Finding(
-                    Kind.POLICY,
-                    f"queue {queue.name}",
-                    f"the {title} {applied['name']!r} says {says}: it shortens waits, or drops or "
-                    "redirects messages. Narrow its pattern",
-                )
+                harm = "it shortens waits, or drops or redirects messages. Narrow its pattern"
+                detail = f"the {title} {applied['name']!r} says {says}: {harm}"
+                yield Finding(Kind.POLICY, f"queue {queue.name}", detail)
 
 
 def _applies(policy: Entry, queue: str) -> bool:

@@ -118,6 +118,8 @@ class Management:
         if answer.is_success or is_gone:
             return answer
         text = f"{call.method} {call.path}: {answer.status_code} {answer.text[:300]}"
+        if answer.status_code == 401:
+            text = f"the management API refuses the user or the password (--management-url): {text}"
         if answer.status_code == 404 and call.method == "GET":
             text = f"the broker has no virtual host {self.vhost!r}, or no such page: {text}"
         kinds = {401: Forbidden, 403: Forbidden, 404: NotFound, 400: Invalid, 405: Invalid}
