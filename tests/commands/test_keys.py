@@ -67,6 +67,10 @@ def test_keys_are_listed_disabled_rotated_and_deleted(
     for key in (made["key"], new["key"]):
         assert keyed("queue", "list", "--access-key", key)[0] == 0
     assert keyed("--access-key", new["key"], "queue", "create", "orders")[0] == 0
+    _, (managing,) = keyed("key", "create", "--project", "shop", "--grant", "manage:orders")
+    blind = ("queue", "purge", "orders", "--yes", "--access-key", managing["key"])
+    purged = {"queue": "orders", "purged": True, "messages": None, "dry_run": False}
+    assert keyed(*blind) == (0, [purged])
     assert keyed("key", "delete", key_id) == (0, [{"id": key_id, "deleted": True}])
     assert keyed("key", "delete", key_id)[0] == 3
     assert keyed("queue", "list", "--access-key", made["key"])[0] == 1

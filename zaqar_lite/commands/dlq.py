@@ -59,10 +59,8 @@ def redrive(client: "sdk.Client", arguments: argparse.Namespace, output: Output)
     is_job = "where" in where or arguments.rate or arguments.watch or arguments.force
     if is_job:
         chosen = where if arguments.source is None else {**where, "source": arguments.source}
-        rate, force = arguments.rate, arguments.force
-        job = client.start_redrive(
-            arguments.queue, filter=chosen, max_per_second=rate, force=force, **given
-        )
+        given |= {"filter": chosen, "max_per_second": arguments.rate, "force": arguments.force}
+        job = client.start_redrive(arguments.queue, **given)
         return jobs.follow(client, job, output, watch=arguments.watch, dry_run=arguments.dry_run)
     result = client.redrive(arguments.queue, source=arguments.source, where=where or None, **given)
     row = as_row(result)

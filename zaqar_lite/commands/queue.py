@@ -5,6 +5,7 @@ import dataclasses
 import datetime as dt
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -197,17 +198,18 @@ def _destroy(
     question: str,
     destroy: Callable[[], None],
 ) -> dict[str, object]:
-    """Count the messages of a queue, ask, and destroy them, unless that is only tried.
+    """Count the messages of a queue, if one may, ask, and destroy them, unless that is only tried.
 
     Raises:
         NotFound: the queue is not there, and nothing would be destroyed.
     """
-    check_made(client, given.queue)
-    count = client.stats(given.queue).total
-    if not given.dry_run:
-        confirm(given, question.format(count))
+    count, dry_run = None, given.dry_run
+    with suppress(sdk.Forbidden):
+        count = client.stats(given.queue).total
+        check_made(client, given.queue)
+    if not dry_run:
+        confirm(given, question.format("all" if count is None else count))
         destroy()
-    dry_run: bool = given.dry_run
     return {"queue": given.queue, done: not dry_run, "messages": count, "dry_run": dry_run}
 
 
@@ -299,8 +301,7 @@ def _metadata(queue: str, options: object) -> dict[str, Any]:
     known = [*sdk.queue_options.KEYS, "metadata"]
     if unknown := [name for name in fields if name not in known]:
         there = ", ".join(known)
-        message = f"{unknown[0]!r} of {queue} is not an option of a queue; there are {there}"
-        raise UsageError(message)
+        raise UsageError(f"{unknown[0]!r} of {queue} is no option of a queue; there are {there}")
     try:
         durations = {name: whole_seconds(str(fields[name])) for name in fields if name in _FILED}
         return sdk.queue_options.checked(sdk.QueueOptions(**(fields | durations)))
