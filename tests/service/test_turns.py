@@ -21,7 +21,7 @@ from zaqar_lite.domain.quotas import UNLIMITED
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.domain.topics import QUEUE_SCHEME, topic_ref
 from zaqar_lite.domain.yielding import _ROUNDS, STEP, in_steps
-from zaqar_lite.service import records
+from zaqar_lite.service import event_streams, records
 from zaqar_lite.service.delivery.attempt import Answer, DeliverySender, Notification, Transport
 from zaqar_lite.service.delivery.internal_targets import QueueTarget
 from zaqar_lite.service.delivery.outbox import Delivery, Forwarded, with_outbox_messages
@@ -211,6 +211,17 @@ async def _stream(one: Composed, messages: int, cursor: str | None) -> Stream:
 
 async def stream_past_delayed_messages(one: Composed) -> tuple[Awaitable[object], int]:
     return (await _stream(one, PAGE, str(Cursor()))).look(), _ROUNDS
+
+
+async def test_a_stream_rests_by_what_it_will_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by the messages in front, of which none is pending."""
+    one, instants = Composed(), iter(range(1_000))
+    await one.queues.create(QUEUE, {"_honour_delays": True})
+    await one.store.post(QUEUE, [NewMessage(b"1", 900_000)] * 200, client_id="c", version=None)
+    stream = await _stream(one, 1, None)
+    monkeypatch.setattr(event_streams, "_now", lambda: next(instants))
+    assert await stream.look() is None
+    assert stream._not_before - next(instants) <= event_streams._SPARED
 
 
 async def look_at_what_is_pending(one: Composed) -> tuple[Awaitable[object], int]:

@@ -201,7 +201,9 @@ class Stream:
                 is_due_now = is_due_now or not _is_delayed(message, message.now)
             elif _is_delayed(message, self.cursor.due):
                 events.append(Event(message, None))
-        spent, has_found = look.spent + _now() - begun, look.has_found or bool(events)
+        # The next look begins at the first message that is pending now.
+        spent = 0.0 if pending == passed else look.spent + _now() - begun
+        has_found = look.has_found or bool(events)
         if page.marker is not None and page.marker < passed:
             self._look = _Look(page.marker, due, pending, spent, has_found, is_due_now)
             return events or None
