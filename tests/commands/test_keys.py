@@ -67,6 +67,11 @@ def test_keys_are_listed_disabled_rotated_and_deleted(
     for key in (made["key"], new["key"]):
         assert keyed("queue", "list", "--access-key", key)[0] == 0
     assert keyed("--access-key", new["key"], "queue", "create", "orders")[0] == 0
+    _, (working,) = keyed("key", "create", "--project", "shop", "--grant", "receive:orders")
+    keyed("message", "post", "orders", "1", "--project", "shop")
+    own = ("orders", "--access-key", working["key"])
+    _, (held,) = keyed("claim", "create", *own)
+    assert keyed("message", "delete", *own, held["id"], "--claim", held["claim_id"])[0] == 0
     _, (managing,) = keyed("key", "create", "--project", "shop", "--grant", "manage:orders")
     blind = ("queue", "purge", "orders", "--yes", "--access-key", managing["key"])
     purged = {"queue": "orders", "purged": True, "messages": None, "dry_run": False}

@@ -5,6 +5,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 
 from zaqar_lite.commands import jobs, sdk
@@ -280,9 +281,11 @@ def delete(client: "sdk.Client", arguments: argparse.Namespace, output: Output) 
 def _missing(client: "sdk.Client", arguments: argparse.Namespace) -> dict[str, str | None]:
     """Return for each message why nothing can be done to it: it is not there, or nothing.
 
-    The server does not say what a delete found.
+    The server does not say what a delete found. Who may delete and not look is told of none.
     """
-    there = {message.id for message in client.get_messages(arguments.queue, arguments.id)}
+    there = set(arguments.id)
+    with suppress(sdk.Forbidden):
+        there = {message.id for message in client.get_messages(arguments.queue, arguments.id)}
     return {one: None if one in there else ABSENT for one in arguments.id}
 
 

@@ -139,7 +139,6 @@ class Retrying:
     def __call__(self, retry: "sdk.Resend") -> None:
         """Print one failure; the caller waits afterwards."""
         with self._lock:
-            terminal = sys.stderr.isatty()
             if not self._told:
                 self._told = True
                 print(f"zaqar-lite: {printable(retry.failure)}", file=sys.stderr, flush=True)
@@ -148,12 +147,11 @@ class Retrying:
                 return  # another request has told of its wait, and it is not over
             self._until = now + retry.seconds
             words = f"trying again ({retry.attempt + 1} of {retry.attempts})"
-            if terminal:
-                counting = threading.Thread(target=_count, args=[words, self._until], daemon=True)
-                counting.start()
+            if sys.stderr.isatty():
+                threading.Thread(target=_count, args=[words, self._until], daemon=True).start()
             elif retry.seconds >= 1:
-                wait = duration_shown(retry.seconds)
-                print(f"zaqar-lite: {words} in {wait}", file=sys.stderr, flush=True)
+                words += f" in {duration_shown(retry.seconds)}"
+                print(f"zaqar-lite: {words}", file=sys.stderr, flush=True)
 
 
 def _count(words: str, until: float) -> None:
