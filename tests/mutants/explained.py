@@ -166,22 +166,6 @@ zaqar_lite/service/schedules/timing.py
 zaqar_lite/service/subscriptions/subscriptions.py
   1000 -> 1001 in: self.management, _NAMED, "The subscriber", _Name, lives=lambda name: name.ttl * 1000
     A name that outlives its subscription by 0.1 % is taken over, as one that a crash left.
-zaqar_lite/storage/mongodb/claiming.py
-  > -> >= in: held = [one for one in found.live if one["w"] > found.state.date]
-    A lease that ends in the millisecond of the answer; the server's clock runs.
-zaqar_lite/storage/mongodb/posting.py
-  86_400_000 -> 86400001 in: _DAY_MS = 86_400_000
-    To the millisecond, how long a call of another store is remembered.
-  <= -> < in: return 0 if counted <= MAX_EXAMINED else int(counted * _MS_PER_COUNTED)
-    Five milliseconds in which a count of exactly so many is good.
-zaqar_lite/storage/mongodb/queues.py
-  0 -> 1 in: Bound("f", document["f"], int(document.get("fu", 0))),
-    An instant of 1970 either way, until which no count is good.
-  0 -> 1 in: Bound("y", document["y"], int(document.get("yu", 0))),
-    An instant of 1970 either way, until which no count is good.
-zaqar_lite/storage/mongodb/transitions.py
-  < -> <= in: if int(document["e"]) < self.state.now + ttl_ms:
-    A message that would end in the millisecond of its lease; the server's clock runs.
 zaqar_lite/storage/opendata/database.py
   1 -> 2 in: size = max(BLOCK_SIZE, position + 1 - self._block_end)
     How many ids that nothing has taken a block has at its end.
