@@ -197,6 +197,20 @@ async def test_a_dead_letter_can_go_to_the_queues_own_failed_list(queue: QueueUn
     assert [entry.id for entry in page.entries] == [failed, rejected, lapsed]
 
 
+async def test_a_policy_that_the_store_can_not_keep_does_not_stop_the_sweep(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    """Another store keeps the records, and has a list of failed messages."""
+    if Capability.HISTORY in queue.stores.messages.capabilities:
+        pytest.skip("it keeps it")
+    for each in (queue, other):
+        await each.post("a")
+        await each.claim(ttl=MINUTE)
+    queue.advance(2 * MINUTE)
+    await queue.sweep({queue.ref: RetryPolicy(DeadLetter(None, max_failures=1))})
+    assert await queue.counts() == await other.counts() == (1, 0, 0)
+
+
 async def test_whoever_follows_a_history_misses_nothing(queue: QueueUnderTest) -> None:
     """Also where all of it was trimmed since."""
     queue.stores.need(Capability.HISTORY)

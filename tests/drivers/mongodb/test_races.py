@@ -18,7 +18,7 @@ from tests.drivers.mongodb.inspection import database_of
 from tests.services import MongoServer
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import KeyReused, LimitReached, NotFound, QueueChanged, Unavailable
-from zaqar_lite.domain.models import DeadLetter, DelayMode, QueueRecord, RetryPolicy
+from zaqar_lite.domain.models import DelayMode, QueueRecord
 from zaqar_lite.domain.settlements import Outcome
 from zaqar_lite.storage.mongodb import changing, claiming, sweeping, transactions
 from zaqar_lite.storage.mongodb.claiming import Claiming
@@ -407,19 +407,6 @@ async def test_a_lapse_in_a_queue_that_was_forgotten_is_removed(
         await queue.sweep()
         assert [message["q"] for message in database["zaqar_messages"].find()] == ["project/other"]
     assert await other.counts() == (1, 0, 0)
-
-
-async def test_a_policy_that_this_store_can_not_keep_does_not_stop_the_sweep(
-    queue: QueueUnderTest, other: QueueUnderTest
-) -> None:
-    """Another store keeps the records, and has a list of failed messages."""
-    for each in (queue, other):
-        await each.post("a")
-        await each.claim(ttl=MINUTE)
-    queue.advance(2 * MINUTE)
-    swept = await queue.sweep({queue.ref: RetryPolicy(DeadLetter(None, max_failures=1))})
-    assert sum(step.lapsed for step in swept) == 2
-    assert await queue.counts() == await other.counts() == (1, 0, 0)
 
 
 async def test_a_drop_that_died_leaves_nothing_to_the_next_life(

@@ -107,6 +107,9 @@ class Sweeping(Claiming):
             if lapsed and tail.project:
                 queue = QueueRef(tail.project, self._connection.containers.queue_name(container))
                 retries = await retries_of(queue)
+                if retries.dead_letter is not None and retries.dead_letter.target is None:
+                    # A record of another store asks for its list; an error would end the sweep.
+                    retries = retries._replace(dead_letter=None)
                 for first in range(0, len(lapsed), _LAPSED):
                     some = lapsed[first : first + _LAPSED]
                     step = partial(self._end_lapsed, container, some, retries)
