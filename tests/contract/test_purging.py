@@ -44,17 +44,14 @@ async def test_messages_of_every_state_go_with_their_claims_and_no_other_queues(
 
 @pytest.mark.parametrize("forget", ["purge", "drop"])
 async def test_a_readers_marker_survives(queue: QueueUnderTest, forget: str) -> None:
-    """Positions never come again: who pages on misses nothing of a queue that is made again.
-
-    Nor does a queue take its new messages and keys for old ones whose clock was set back.
-    """
+    """Positions never come again: who pages on misses nothing of a queue that is made again."""
     await getattr(queue, forget)()  # what is not there: no error
     await queue.post(*map(str, range(10)))
     page = await queue.page()
     for _ in range(2):
         await getattr(queue, forget)()
     assert await queue.bodies() == []
-    queue.advance(-MINUTE)
+    queue.advance(-MINUTE)  # the clock is set back
     keyed = await queue.post(new("new", key="k"))
     assert await queue.post(new("new", key="k")) == keyed
     assert (await queue.listed())[0].position > page.messages[-1].position

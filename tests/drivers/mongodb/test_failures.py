@@ -182,8 +182,7 @@ async def test_news_of_other_servers_go_on_after_a_failure(
 ) -> None:
     """What became ready while this server could not look is told when it can again.
 
-    What was ready before is no news. Who watches later takes no news from the first, nor brings
-    old ones by ending.
+    Who watches later takes no news from the first, nor brings old ones by ending.
     """
     monkeypatch.setattr(readiness, "LOOK_MS", 3_600_000)  # only the looks of this test
     heard: list[int] = []

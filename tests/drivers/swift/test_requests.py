@@ -160,6 +160,7 @@ def limits(proxy: FaultyProxy) -> list[int]:
 
 async def test_pages_grow_by_four(queue: QueueUnderTest, proxy: FaultyProxy) -> None:
     await queue.post(*map(str, range(90)), delay=30 * MINUTE)
+    assert proxy.kinds()["PUT container"] == 1  # before all messages
     await queue.post("ready")
     limits(proxy)
     assert texts((await queue.claim(1, mode=DelayMode.HONOUR)).messages) == ["ready"]

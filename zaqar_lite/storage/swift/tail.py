@@ -233,12 +233,9 @@ class Tails:
             if intent is not None:
                 await self._write(container, tail, lease, msgspec.json.encode(intent))
             yield
-        except BaseException:
+        finally:
             if intent is None:  # else the next holder of the lock finishes or undoes it
                 queue.tail = closed
-            raise
-        if intent is None:
-            queue.tail = closed
         if intent is not None or self._shared or closed.last > queue.written:
             # All messages are stored. Without an intent a failure here is not reported: readers
             # pass the tail when a lease is over. With one the post is not over: it would be undone
