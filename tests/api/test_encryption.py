@@ -12,16 +12,18 @@ import pytest
 
 from tests.api.conftest import PROJECT, Api, MakeApi
 from tests.push.receiver import Receiver
+from tests.waiting import until
 from zaqar_lite import main
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
-from zaqar_lite.domain.models import QueueRef, Record, StoreOptions
+from zaqar_lite.domain.models import ListQuery, QueueRef, Record, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.subscriptions import KIND as SUBSCRIPTION
 from zaqar_lite.server.stores import Stores, make_stores
 from zaqar_lite.service import encryption
 from zaqar_lite.service.encryption import KIND, EncryptionKeys, read_key_file
 from zaqar_lite.service.pooling.pools import POOL
+from zaqar_lite.service.records import is_sealed
 from zaqar_lite.service.schedules.schedules import KIND as SCHEDULE
 from zaqar_lite.storage.sql import create
 
@@ -267,6 +269,22 @@ async def test_a_copy_in_an_encrypted_queue_is_encrypted_though_its_source_is_no
         assert await api.bodies("copies") == [SECRETS[0]]
         assert await api.bodies() == [SECRETS[0], "other"]
     assert SECRETS[0].encode() not in on_disk(tmp_path)
+
+
+async def test_a_letter_in_an_encrypted_queue_is_encrypted_though_its_message_is_not(
+    make_api: MakeApi, file: Path, stores: list[Stores]
+) -> None:
+    async with make_api(encryption_key_file=file) as api:
+        await api.expect(201, "PUT", "/v2/queues/letters", ON)
+        options = {"dead_letter_queue": "letters"}
+        hook = {"subscriber": "http://127.0.0.1:1024/", "options": options}  # not delivery_allowed
+        await api.expect(201, "POST", "subscriptions", hook)
+        await api.post({"body": "posted"})
+        (letter,) = await until(lambda: api.bodies("letters"))
+        assert letter["message"]["body"] == "posted"
+        letters = QueueRef(PROJECT, "letters")
+        (stored,) = (await stores[0].messages.list_messages(letters, ListQuery(2))).messages
+        assert is_sealed(stored.body)
 
 
 @pytest.mark.parametrize("sealed", [True, False])

@@ -22,7 +22,6 @@ from zaqar_lite.domain.topics import queue_in
 from zaqar_lite.domain.yielding import next_turn
 from zaqar_lite.service.caching import Cache
 from zaqar_lite.service.delivery.outbox import Delivery
-from zaqar_lite.service.records import PREFIX
 from zaqar_lite.webhooks import signed_headers
 
 if TYPE_CHECKING:
@@ -253,9 +252,9 @@ class DeliverySender:
             return payload
         return await self.encryption_keys.open_in(delivery.project, payload)
 
-    async def sealed(self, queue: QueueRef, body: bytes, delivery: Delivery) -> bytes:
-        """Seal what a queue keeps of a delivery, if its message is kept sealed."""
-        if self.encryption_keys is None or PREFIX not in bytes(delivery.payload):
+    async def sealed(self, queue: QueueRef, body: bytes, *, is_secret: bool) -> bytes:
+        """Seal what a queue keeps, where it, or the message that this is about, is sealed."""
+        if self.encryption_keys is None or not is_secret:
             return body
         return await self.encryption_keys.seal_body(queue, body)
 

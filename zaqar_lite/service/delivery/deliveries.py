@@ -56,7 +56,7 @@ from zaqar_lite.service.delivery.outbox import (
 )
 from zaqar_lite.service.long_polling import LongPolling
 from zaqar_lite.service.queues import Queues
-from zaqar_lite.service.records import Held, Holder, Kind, Lease
+from zaqar_lite.service.records import PREFIX, Held, Holder, Kind, Lease
 from zaqar_lite.service.subscriptions.subscriber_cache import SubscriberCache, record_of
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 from zaqar_lite.storage.base import MessageStore
@@ -470,9 +470,8 @@ class Deliveries:
                 "message": msgspec.Raw(await self.sender.payload(delivery)),
             }
             queue = QueueRef(delivery.project, target)
-            body = await self.sender.sealed(queue, encode(letter), delivery)
             try:
-                await self._tell(queue, body)
+                await self._tell(queue, encode(letter), PREFIX in bytes(delivery.payload))
             except ZaqarLiteError as exc:  # it is full, for example, or no pool can take it
                 if isinstance(exc, Unavailable) and not isinstance(exc, LimitReached):
                     raise
@@ -513,9 +512,10 @@ class Deliveries:
             with LoggedErrors(f"telling the queue {target!r} of that"):
                 await self._tell(QueueRef(subscription.queue.project, target), encode(event))
 
-    async def _tell(self, queue: QueueRef, body: bytes) -> None:
+    async def _tell(self, queue: QueueRef, body: bytes, is_secret: bool = False) -> None:
         """Post to a user's queue, which is made unless it is there; nobody is notified of that."""
-        await self.queues.ensure(queue)
+        is_secret |= (await self.queues.ensure(queue)).encrypted
+        body = await self.sender.sealed(queue, body, is_secret=is_secret)
         await put(self.messages, queue, NewMessage(body, FAILED_MS))
 
     def _note_attempt(self, delivery: Delivery, subscription: Subscription, result: Result) -> None:
