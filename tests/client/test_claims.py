@@ -14,9 +14,19 @@ import pytest
 
 from tests.client.conftest import BOTH, MovableServer
 from tests.client.requests import Around, counted
+from tests.proxy import Fault, Proxy, nth
 from tests.server import ServerProcess
+from tests.services.process import free_port
 from tests.waiting import until
-from zaqar_lite.client import AsyncClient, Claim, ClaimLost, Client, Unreachable
+from zaqar_lite.client import (
+    AsyncClient,
+    Claim,
+    ClaimLost,
+    Client,
+    RetryPolicy,
+    Unreachable,
+    ZaqarError,
+)
 from zaqar_lite.client.calls import Request, Response
 from zaqar_lite.client.claims import BaseClaim
 
@@ -157,6 +167,20 @@ async def test_a_claim_is_renewed_in_the_background(
         assert claimable(moving, queue) == []
         assert [message.body for message in claim] == ["slow"]
     assert moving.stats(queue).total == 0
+
+
+@BOTH
+async def test_the_end_of_a_block_does_not_wait_for_a_renewal(
+    server: ServerProcess, client: Client, queue: str, kind: str
+) -> None:
+    client.post(queue, 1)
+    with Proxy(server.url, nth("PATCH", lambda _: True, Fault.HOLD)) as proxy:
+        async with claiming(kind, proxy.url, queue, renew_every=0.01) as claim:
+            assert len(list(claim)) == 1
+            await until(proxy.held.is_set)
+            begin = time.monotonic()
+        assert time.monotonic() - begin < 20
+    assert client.stats(queue).total == 0
 
 
 def test_a_lost_claim_is_noticed_and_deletes_nothing(
@@ -303,6 +327,24 @@ class Pausing(Around):
         self.answered.set()
         await self.go_on.wait()
         return answer
+
+
+async def test_a_cancellation_is_not_lost_to_an_error() -> None:
+    failed = asyncio.Event()
+    policy = RetryPolicy(attempts=2, base=0, on_retry=lambda _: failed.set())
+
+    async def work(client: AsyncClient) -> None:
+        while True:
+            with contextlib.suppress(ZaqarError):
+                async with client.claim("q"):
+                    pass
+
+    async with AsyncClient(f"http://127.0.0.1:{free_port()}", retries=policy) as client:
+        task = asyncio.create_task(work(client))
+        await failed.wait()
+        task.cancel()
+        await asyncio.wait([task], timeout=20)
+        assert task.cancelled()
 
 
 async def test_cancelling_when_the_server_has_already_claimed_gives_the_messages_back(

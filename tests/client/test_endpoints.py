@@ -74,7 +74,7 @@ def test_seconds_are_whole_and_not_cut_down(seconds: float) -> None:
     with Client() as client, pytest.raises(TypeError, match="delay is a whole number"):
         client.edit("q", "m", delay=seconds)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="grace is a whole number"):
-        claims.renew("q", "c", grace=seconds)  # type: ignore[arg-type]
+        claims.renew("q", "c", 60, seconds)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("ids", [["a,b"], [""], ["a", ""]])

@@ -132,6 +132,45 @@ def test_a_handler_can_be_called_by_itself_and_an_async_one_is_served(
         handle.run(client)
 
 
+@pytest.mark.parametrize("where", ["what it returns", "its middleware"])
+async def test_what_turns_out_to_be_async_is_awaited_or_refused_and_never_taken_for_done(
+    client: Client, async_client: AsyncClient, queue: str, where: str
+) -> None:
+    handled: list[object] = []
+
+    async def around(message: Message, call_next: Handler) -> object:
+        return call_next(message)
+
+    def handle(message: Message) -> object:
+        return around(message, lambda one: handled.append(one.body))
+
+    made = worker(queue)(handle)
+    if where == "its middleware":
+        made = worker(queue, middleware=[around])(lambda one: handled.append(one.body))
+    client.post(queue, 1)
+    with pytest.raises(TypeError, match="is async: use"):
+        made.run(client, until_empty=True)
+    assert (handled, client.stats(queue).total) == ([], 1)
+    await made.serve(async_client, until_empty=True)
+    assert (handled, client.stats(queue).total) == ([1], 0)
+
+
+async def test_a_handler_that_awaits_what_was_cancelled_has_failed(
+    client: Client, async_client: AsyncClient, queue: str
+) -> None:
+    async def handle(message: Message) -> None:
+        other = asyncio.create_task(asyncio.sleep(60))
+        asyncio.get_running_loop().call_soon(other.cancel)
+        await other
+
+    dead = with_letters(client, queue, max_failures=2)
+    client.post(queue, 1)
+    made = worker(queue, longest_pause=0.01)(handle)
+    stats = await made.serve(async_client, until_empty=True)
+    assert (stats.processed, stats.failed) == (0, 2)
+    assert [reason for _, reason, *_ in told(the_letter(client, dead))] == ["CancelledError"] * 2
+
+
 @dataclasses.dataclass(frozen=True)
 class Order:
     number: int
@@ -385,6 +424,20 @@ def test_a_slot_pauses_where_the_message_comes_again_at_once(
     finally:
         ending.cancel()
     assert handle.stats.failed < 25
+
+
+def test_a_stop_does_not_wait_as_long_as_a_busy_server_asks_for(queue: str) -> None:
+    with FaultyServer() as server, Client(server.url) as client:
+        server.script.append((503, {"Retry-After": "30"}))
+        handle = worker(queue)(lambda _: None)
+        working = threading.Thread(target=handle.run, args=[client])
+        working.start()
+        while not server.seen:
+            time.sleep(0.01)
+        time.sleep(0.2)  # until its answer has come
+        handle.stop()
+        working.join(20)
+        assert not working.is_alive()
 
 
 def test_a_stop_is_no_failure(client: Client, queue: str) -> None:

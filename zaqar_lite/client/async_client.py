@@ -1,7 +1,6 @@
 """The async client: every resource of the API as methods, on an event loop."""
 
 from collections.abc import AsyncIterable, Callable, Iterable
-from types import TracebackType
 from typing import Self, TypeVar
 
 from zaqar_lite.client.arguments import options_of, several
@@ -58,12 +57,7 @@ class AsyncClient(
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

@@ -223,9 +223,10 @@ class KeystoneAuth:
 
         Raises:
             Unauthenticated: Keystone refused.
-            Unreachable: Keystone did not answer.
+            Unreachable: Keystone did not answer, or could not now.
         """
         exceptions = _keystone("keystoneauth1.exceptions")
+        busy = exceptions.HttpServerError, exceptions.TooManyRequests
         with self._lock:
             if self.headers() is not None:
                 return
@@ -234,12 +235,13 @@ class KeystoneAuth:
                 return
             try:
                 access = self._plugin.get_access(self._session)
-            except exceptions.ConnectFailure as error:
+            except (exceptions.ConnectFailure, *busy) as error:
                 raise Unreachable("Keystone does not answer", str(error), sent=False) from error
             except exceptions.ClientException as error:
                 raise Unauthenticated("Keystone refused", str(error), status=401) from error
             self._url = self._endpoint or self._find(access)
-            self._until = access.expires.timestamp() - self.MARGIN
+            # For a second at least: our clock may be ahead of Keystone's by a token's whole life.
+            self._until = max(access.expires.timestamp() - self.MARGIN, time.time() + 1)
             headers = {"X-Auth-Token": access.auth_token}
             if access.project_id:
                 headers["X-Project-ID"] = access.project_id

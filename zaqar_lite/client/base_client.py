@@ -157,13 +157,7 @@ class BaseClient:
         return self.tracing.exchange(call, self._untraced)
 
     def _untraced(self, call: Call[T]) -> Steps[T]:
-        return exchange(
-            call,
-            headers=self._headers,
-            auth=self._auth,
-            retries=self._retries,
-            warn=self._warn,
-        )
+        return exchange(call, self._headers, self._auth, self._retries, self._warn)
 
     def _pages(
         self,

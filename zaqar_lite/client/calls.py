@@ -93,7 +93,7 @@ class Response:
             return float(text)
         try:
             at = email.utils.parsedate_to_datetime(text)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             return None
         if at.tzinfo is None:
             at = at.replace(tzinfo=dt.UTC)
@@ -199,7 +199,6 @@ class RetryPolicy:
 
 def exchange(
     call: Call[T],
-    *,
     headers: Mapping[str, str],
     auth: Auth,
     retries: RetryPolicy,
@@ -211,19 +210,20 @@ def exchange(
         ZaqarError: the server refused it, or did not answer; the subclass says which.
     """
     attempt = 0
-    fresh_login = False
+    fresh_login = was_replaced = False
     while True:
-        credentials = auth.headers()
-        if credentials is None:
-            yield LOGIN
-            fresh_login = True
-            credentials = auth.headers() or {}
-        wanted = call.request
-        all_headers = {**headers, **wanted.headers, **credentials}
-        request = dataclasses.replace(wanted, headers=all_headers)
         attempt += 1
+        wanted = call.request
         failure: ZaqarError
         try:
+            credentials = auth.headers()
+            if credentials is None:
+                yield LOGIN
+                fresh_login = True
+                credentials = auth.headers() or {}
+            request = dataclasses.replace(
+                wanted, headers={**headers, **wanted.headers, **credentials}
+            )
             answer: Response = yield request
         except Unreachable as error:
             failure = error
@@ -232,10 +232,15 @@ def exchange(
         else:
             if answer.status < 300:
                 return _result(call, answer, warn)
-            if answer.status == 401 and not fresh_login and auth.forget():
-                # The token ran out earlier than it said: one new login, then take no for an answer.
-                fresh_login = True
-                continue
+            if answer.status == 401 and not fresh_login:
+                # The token ran out earlier than it said: one new login, which another request may
+                # have made already, then take no for an answer.
+                if not was_replaced and auth.headers() != credentials:
+                    was_replaced = True
+                    continue
+                if auth.forget():
+                    fresh_login = True
+                    continue
             failure = _refusal(call, request, answer)
             again = answer.status in {429, 503}
             wait = retries.wait(attempt, answer.retry_after()) if again else None
@@ -243,7 +248,7 @@ def exchange(
             raise failure
         if retries.on_retry is not None:
             retries.on_retry(Resend(failure, attempt, retries.attempts, wait))
-        yield Sleep(wait)
+        yield Sleep(wait, wanted.connection)
         if _over(wanted):
             raise failure
 
@@ -275,16 +280,16 @@ def _refusal(call: Call[T], request: Request, response: Response) -> ZaqarError:
     that nobody reads like a missing project.
     """
     failure = from_response(response, call.meanings)
+    facts: dict[str, Any] = {"status": failure.status, "request_id": failure.request_id}
     if failure.title == NO_PROJECT and "Authorization" in request.headers:
         said = (
             "name the project (--project), which the key does not tell: it is an operator's, "
             "or this server reads no keys"
         )
-        return BadRequest(NO_PROJECT, said, status=failure.status, request_id=failure.request_id)
+        return BadRequest(NO_PROJECT, said, **facts)
     if not isinstance(failure, NotFound) or failure.description is not None:
         return failure
     path = request.path.partition("?")[0]
-    facts: dict[str, Any] = {"status": failure.status, "request_id": failure.request_id}
     if SIGNATURE_HEADER in request.headers:
         said = f"it has expired, was revoked, or does not cover {request.method} {path}"
         return SignatureRefused("The signed permission is refused", said, **facts)

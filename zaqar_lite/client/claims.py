@@ -14,7 +14,6 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
-from types import TracebackType
 from typing import ClassVar, Self, TypeVar
 
 from zaqar_lite.client.async_runner import AsyncPart
@@ -332,9 +331,9 @@ class BaseClaim:
         if not self._keeping:
             return True
         ttl, sent_at = self._options.ttl, time.monotonic()
-        call = claims.renew(self.queue, claim_id, ttl=ttl, grace=self._options.grace)
+        renew = claims.renew(self.queue, claim_id, ttl, self._options.grace, self._block)
         try:
-            yield from self._client._exchange(call)
+            yield from self._client._exchange(renew)
         except ClaimLost as error:
             if not (yield from self._is_over()):
                 self._lost = error
@@ -388,12 +387,7 @@ class Claim(BaseClaim, SyncPart):
         self._run(self.entering())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         self._run(self.leaving(error))
 
 
@@ -423,12 +417,7 @@ class AsyncClaim(BaseClaim, AsyncPart):
         await self._run(self.entering())
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, _: object, error: BaseException | None, *__: object) -> None:
         await self._run(self.leaving(error))
 
     def _settle_one(self, settlement: Settlement) -> Steps[None]:

@@ -87,10 +87,9 @@ class Settlement:
         """Return the message's entry in the request."""
         if self.act is Act.DELETE:
             return self.id
-        fields = {"delay": self.delay, "failed": self.failed or None, "ttl": self.ttl}
-        texts = {"reason": self.reason, "detail": self.detail}
-        given = {name: value for name, value in (fields | texts).items() if value is not None}
-        return {"id": self.id, **given}
+        numbers = {"delay": self.delay, "failed": self.failed or None, "ttl": self.ttl}
+        fields = {"id": self.id, **numbers, "reason": self.reason, "detail": self.detail}
+        return {name: value for name, value in fields.items() if value is not None}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

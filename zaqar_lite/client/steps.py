@@ -51,38 +51,32 @@ Pages = Callable[[str | None], Steps[Page[T]]]
 """The steps to a page of a list, by its marker; None is the first page's."""
 
 
-class Async:
-    """What takes steps on an event loop."""
+class Runner:
+    """What takes steps, and what `AsyncRunner` and `SyncRunner` define."""
 
     _auth: Auth
-
-    def __init_subclass__(cls) -> None:
-        _declare(cls)
-
-    async def _send(self, request: Any) -> Any:  # noqa: ANN401 - a Request, and a Response
-        """Send a request; return the answer, or raise `Unreachable`."""
-        raise NotImplementedError
-
-    async def _run(self, steps: Steps[T]) -> T:
-        """Take the steps of a method; return its result."""
-        raise NotImplementedError
-
-
-class Sync:
-    """What takes steps in the caller's thread."""
-
-    _auth: Auth
-
-    def __init_subclass__(cls) -> None:
-        _declare(cls)
 
     def _send(self, request: Any) -> Any:  # noqa: ANN401 - a Request, and a Response
         """Send a request; return the answer, or raise `Unreachable`."""
         raise NotImplementedError
 
-    def _run(self, steps: Steps[T]) -> T:
+    def _run(self, steps: Steps[T]) -> Any:  # noqa: ANN401 - a T, or what is awaited for it
         """Take the steps of a method; return its result."""
         raise NotImplementedError
+
+
+class Async(Runner):
+    """What takes steps on an event loop: what it returns is awaited."""
+
+    def __init_subclass__(cls) -> None:
+        _declare(cls)
+
+
+class Sync(Runner):
+    """What takes steps in the caller's thread."""
+
+    def __init_subclass__(cls) -> None:
+        _declare(cls)
 
 
 class Stream(Generic[T]):

@@ -2,7 +2,6 @@
 """The sync client: every resource of the API as methods, in the caller's thread."""
 
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Self, TypeVar
 
 from zaqar_lite.client.arguments import options_of, several
@@ -59,12 +58,7 @@ class Client(
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -179,10 +179,9 @@ class ToTheEnd(Step):
                     elif self.connection is not None:
                         self.connection.hang_up()
                     cancelled.append(error)
-            result = running.result()
-            if cancelled:
-                raise cancelled[0]
-            return result
+            if cancelled:  # whatever has failed meanwhile
+                raise cancelled[0] from running.exception()
+            return running.result()
         finally:
             if let_go is not None:
                 let_go()

@@ -147,8 +147,8 @@ def limited(call: Callable[[], T], seconds: float, on_ring: Callable[[int], obje
         _WATCHER.deadlines.discard(deadline)
 
 
-async def limited_async(call: Awaitable[T], seconds: float) -> T:
-    """Await what may take so long; it is cancelled at its limit.
+async def limited_async(call: Awaitable[T], seconds: float | None) -> T:
+    """Await what may take so long; it is cancelled at its limit, if there is one.
 
     Raises:
         TimeLimitExceeded: it took longer.

@@ -61,14 +61,12 @@ class Tracing:
 
         A `Worker` does so for its handler; a loop over a claim has to do it itself.
         """
-        context = context_of(message.headers)
+        operation = Operation("process", "process", message.queue)
         with self._tracer.start_as_current_span(
             f"process {message.queue}",
             kind=SpanKind.CONSUMER,
-            links=_links([context]),
-            attributes={**_attributes("process", "process", message.queue), **_of(message)},
-            record_exception=True,
-            set_status_on_exception=True,
+            links=_links([context_of(message.headers)]),
+            attributes={**_attributes(operation), **_of(message)},
         ) as span:
             try:
                 yield span
@@ -103,10 +101,10 @@ class Tracing:
         own = context_of(new.headers)
         if own is None:
             if alone:
-                span = self._start("send", "send", queue, SpanKind.PRODUCER)
+                span = self._start(Operation("send", "send", queue), SpanKind.PRODUCER)
                 own = span.get_span_context()
             elif self._create:
-                created = self._start("create", "create", queue, SpanKind.PRODUCER)
+                created = self._start(Operation("create", "create", queue), SpanKind.PRODUCER)
                 own = created.get_span_context()
                 created.end()
             else:
@@ -149,7 +147,7 @@ class Tracing:
         with self._lock:
             links += [self._received.get((operation.queue, one)) for one in operation.ids]
         count = len(operation.entries) or len(operation.ids)
-        span = self._start(operation.kind, operation.name, operation.queue, SpanKind.CLIENT, links)
+        span = self._start(operation, SpanKind.CLIENT, links)
         if count > 1:
             span.set_attribute("messaging.batch.message_count", count)
         elif operation.ids:
@@ -181,18 +179,13 @@ class Tracing:
                 del self._received[next(iter(self._received))]
 
     def _start(
-        self,
-        kind: str,
-        name: str,
-        queue: str,
-        span_kind: SpanKind,
-        links: Iterable[SpanContext | None] = (),
+        self, operation: Operation, kind: SpanKind, links: Iterable[SpanContext | None] = ()
     ) -> Span:
         return self._tracer.start_span(
-            f"{name} {queue}",
-            kind=span_kind,
+            f"{operation.name} {operation.queue}",
+            kind=kind,
             links=_links(links),
-            attributes=_attributes(kind, name, queue),
+            attributes=_attributes(operation),
             start_time=time.time_ns(),
         )
 
@@ -227,12 +220,12 @@ def _links(contexts: Iterable[SpanContext | None]) -> list[Link]:
     return [Link(one) for one in contexts if one is not None and one.is_valid]
 
 
-def _attributes(kind: str, name: str, queue: str) -> dict[str, Any]:
+def _attributes(operation: Operation) -> dict[str, Any]:
     return {
         "messaging.system": SYSTEM,
-        "messaging.operation.name": name,
-        "messaging.operation.type": kind,
-        "messaging.destination.name": queue,
+        "messaging.operation.name": operation.name,
+        "messaging.operation.type": operation.kind,
+        "messaging.destination.name": operation.queue,
     }
 
 

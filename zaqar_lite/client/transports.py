@@ -67,19 +67,15 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 def _is_no_tls(error: BaseException) -> bool:
     # aiohttp's own TLS errors have no `reason`; what caused them does.
-    return isinstance(error, ssl.SSLError) and _said(error, "reason") == "WRONG_VERSION_NUMBER"
-
-
-def _said(error: BaseException, name: str) -> str | None:
-    found: str | None = getattr(error, name, None)
-    return found
+    reason = getattr(error, "reason", None)
+    return isinstance(error, ssl.SSLError) and reason == "WRONG_VERSION_NUMBER"
 
 
 def reason_of(error: BaseException) -> str:
     """Return what the operating system said, else what the library says."""
     causes = tuple(_causes(error))
     for cause in causes:
-        if refusal := _said(cause, "verify_message"):
+        if refusal := getattr(cause, "verify_message", None):
             trust = "ssl_context, or --ca-file, says whom to trust"
             return f"its certificate is refused: {refusal} ({trust})"
     for cause in causes:

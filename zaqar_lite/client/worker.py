@@ -17,6 +17,7 @@ raises `Retry(after=30)` or `Reject("bad_format")`. A message may come twice.
 """
 
 import asyncio
+import concurrent.futures
 import dataclasses
 import inspect
 import logging
@@ -59,6 +60,7 @@ LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 _QUICK = 1.0
 """Seconds in which a slot has handled a claim that may be larger the next time."""
+_SERVE = "use `await worker.serve(AsyncClient(...))`"
 Handler = Callable[[Message], Any]
 Middleware = Callable[[Message, Handler], Any]
 
@@ -180,6 +182,10 @@ class WorkerOptions:
         return decoded if tracing is None else tracing.around(decoded, is_async=is_async)
 
 
+class _AsyncHandler(TypeError):
+    """A thread can't await what a handler, or a middleware, has returned; it ends the worker."""
+
+
 class Worker:
     """A handler with a queue; made by `worker`. Calling it calls the handler, as a test would."""
 
@@ -208,9 +214,10 @@ class Worker:
 
         Raises:
             Refused: the server will not let this client work (no right, no such thing).
+            TypeError: the handler is async; no message is lost to it.
         """
         if inspect.iscoroutinefunction(self.handler):
-            raise TypeError("this handler is async: use `await worker.serve(AsyncClient(...))`")
+            raise TypeError(f"this handler is async: {_SERVE}")
         if inspect.iscoroutinefunction(client.call):
             raise TypeError(
                 "run takes a Client: with an AsyncClient use `await worker.serve(client)`"
@@ -272,8 +279,7 @@ class Worker:
         call: Callable[[BaseClaim, Message], Any],
     ) -> None:
         self._handle = self.options.wrapped(self.handler, client.tracing)
-        slots = range(self.options.concurrency)
-        self._slots = [_Slot(self, client, turn, call) for _ in slots]
+        self._slots = [_Slot(self, client, turn, call) for _ in range(self.options.concurrency)]
 
     def give_back(self, claim: BaseClaim, message: Message, error: Exception) -> Steps[bool]:
         """Settle a message whose handler raised; return whether as the handler decided.
@@ -294,21 +300,41 @@ class Worker:
         return False
 
     def _call(self, claim: BaseClaim, message: Message) -> None:
+        made = self._limited(claim, message)
+        if inspect.isawaitable(made):
+            if inspect.iscoroutine(made):
+                made.close()
+            raise _AsyncHandler(f"what handles {self.queue} is async: {_SERVE}")
+
+    def _limited(self, claim: BaseClaim, message: Message) -> Any:  # noqa: ANN401 - the handler's
         if (limit := self.options.time_limit) is None:
-            self._handle(message)
-            return
+            return self._handle(message)
         try:
-            limited(lambda: self._handle(message), limit, partial(self._late, claim, message))
+            late = partial(self._late, claim, message)
+            return limited(lambda: self._handle(message), limit, late)
         finally:
             claim.keep(renewing=True)
 
     async def _call_async(self, claim: BaseClaim, message: Message) -> None:
-        if not inspect.iscoroutinefunction(self.handler):
-            await asyncio.to_thread(self._call, claim, message)
-        elif (limit := self.options.time_limit) is None:
-            await self._handle(message)
-        else:
-            await limited_async(self._handle(message), limit)
+        """Call a handler; one that makes a coroutine without being declared async is awaited, too.
+
+        Raises:
+            CancelledError: of asyncio where the worker is cancelled, of futures where the handler
+                has met it by itself: that is a failure as any other.
+        """
+        try:
+            if inspect.iscoroutinefunction(self.handler):
+                made = self._handle(message)
+            else:
+                made = await asyncio.to_thread(self._limited, claim, message)
+                if not inspect.isawaitable(made):
+                    return
+            await limited_async(made, self.options.time_limit)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise concurrent.futures.CancelledError("the handler's own") from error
 
     def _late(self, claim: BaseClaim, message: Message, thread: int) -> None:
         """Let the claim of a handler that may never return lapse, and log where it is."""
@@ -417,6 +443,8 @@ class _Slot:
                 return
             try:
                 yield Do(self._call, claim, message)
+            except _AsyncHandler:
+                raise
             except Exception as error:  # noqa: BLE001 - the handler's, whatever it is
                 self._failures += 1
                 self._worker.handler_failed(message, error)

@@ -113,7 +113,7 @@ class Claims(BaseClient):
         Raises:
             ClaimLost: it has lapsed or was released.
         """
-        return self._exchange(renew(queue, claim_id, ttl=ttl, grace=grace))
+        return self._exchange(renew(queue, claim_id, ttl, grace))
 
     @method
     def release_claim(self, queue: str, claim_id: str, *, delay: int | None = None) -> Steps[None]:
@@ -163,9 +163,13 @@ def claim(
     return Call(request, read, operation=Operation("receive", "claim", queue))
 
 
-def renew(queue: str, claim_id: str, *, ttl: int = 300, grace: int = 60) -> Call[None]:
-    """Let a claim last `ttl` seconds from now."""
-    return tell("PATCH", queue_path(queue, "claims", claim_id), _times(ttl, grace), LOST)
+def renew(
+    queue: str, claim_id: str, ttl: int, grace: int, connection: Connection | None = None
+) -> Call[None]:
+    """Let a claim last `ttl` seconds from now; who hangs up does not wait for the answer."""
+    path, body = queue_path(queue, "claims", claim_id), dumps(_times(ttl, grace))
+    request = Request("PATCH", path, JSON_TYPE, body, connection=connection)
+    return Call(request, lambda _: None, LOST)
 
 
 def release(

@@ -1,7 +1,8 @@
 """A queue's stream of server-sent events, read as the WHATWG's standard says."""
 
+import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from zaqar_lite.client.arguments import takes
@@ -61,26 +62,20 @@ class Events(BaseClient):
         return EventPages(self, queue, marker, given)
 
 
+@dataclasses.dataclass(eq=False)
 class EventPages(Stream[Message]):
     """The messages of a stream that is opened again when it was cut; a page is what came at once.
 
     Whoever asks for a page has taken the messages of the page before.
     """
 
-    def __init__(
-        self,
-        client: BaseClient,
-        queue: str,
-        marker: str | None,
-        given: dict[str, str | bool | None],
-    ) -> None:
-        self._client = client
-        self._queue = queue
-        self._marker = marker
-        self._given = given
-        self._was_open = False
-        self._stream: Any = None
-        self._parser = EventParser()
+    _client: BaseClient
+    _queue: str
+    _marker: str | None
+    _given: Mapping[str, str | bool | None]
+    _was_open: bool = False
+    _stream: Any = None
+    _parser: "EventParser" = dataclasses.field(init=False)
 
     def __call__(self, _: str | None) -> Steps[Page[Message]]:
         """Return the next messages; none where the stream has to be opened again."""
