@@ -318,7 +318,6 @@ async def test_a_user_who_loses_its_rights_is_unavailable(
         (errors.AutoReconnect("db1 closed"), Unavailable, r"was lost\. \(db1 closed\)$"),
         (errors.BulkWriteError({"writeErrors": [{"code": 17419}]}), Invalid, "16 MiB"),
         (errors.BulkWriteError({}), Unavailable, "BulkWriteError, code 65"),
-        (errors.PyMongoError(), Unavailable, "PyMongoError, code None"),
     ],
 )
 def test_what_went_wrong_is_told(
