@@ -317,7 +317,6 @@ async def test_a_user_who_loses_its_rights_is_unavailable(
         (errors.ServerSelectionTimeoutError("down, Timeout: 10s, .."), Unavailable, r"\(down\)$"),
         (errors.AutoReconnect("db1 closed"), Unavailable, r"was lost\. \(db1 closed\)$"),
         (errors.BulkWriteError({"writeErrors": [{"code": 17419}]}), Invalid, "16 MiB"),
-        (errors.BulkWriteError({}), Unavailable, "BulkWriteError, code 65"),
     ],
 )
 def test_what_went_wrong_is_told(
