@@ -301,7 +301,7 @@ def _metadata(queue: str, options: object) -> dict[str, Any]:
     known = [*sdk.queue_options.KEYS, "metadata"]
     if unknown := [name for name in fields if name not in known]:
         there = ", ".join(known)
-        raise UsageError(f"{unknown[0]!r} of {queue} is no option of a queue; there are {there}")
+        raise UsageError(f"{unknown[0]!r} of {queue} is not an option; there are {there}")
     try:
         durations = {name: whole_seconds(str(fields[name])) for name in fields if name in _FILED}
         return sdk.queue_options.checked(sdk.QueueOptions(**(fields | durations)))
