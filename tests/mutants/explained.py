@@ -67,6 +67,8 @@ zaqar_lite/service/identity/authentication.py
 zaqar_lite/service/identity/login_throttle.py
   10_000 -> 10001 in: _MAX_ADDRESSES = 10_000
     How many addresses that failed are remembered; one that is forgotten tries sooner.
+  0 -> 1 in: waiting: int = 0
+    How many requests of an address wait at most.
 zaqar_lite/service/identity/trusts.py
   404 -> 405 in: if status not in (204, 404):
     Whether a line is logged when a trust ends by itself between two calls.

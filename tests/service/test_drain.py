@@ -84,6 +84,25 @@ async def test_each_message_arrives_once_whatever_step_fails(
     assert (await pools.old.stats(QUEUE)).total == 0
 
 
+async def test_a_batch_is_repeated_as_it_was(pools: Pools, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a slow request stores before the repeat is in another one. A bug is as a crash is."""
+    expected, store = await pools.post(3), pools.new.import_messages
+
+    async def crash(*given: Any, **named: Any) -> None:
+        monkeypatch.undo()
+        await store(*given, **named)
+        late = [NewMessage(b"late", 3_600_000)]
+        posted = await pools.old.post(QUEUE, late, client_id=CLIENT, version=None)
+        expected.append(posted[0].id)
+        raise KeyError("planted")
+
+    monkeypatch.setattr(pools.new, "import_messages", crash)
+    async with draining(pools):
+        drain = await until_over(pools)
+    assert await pools.listed() == expected
+    assert drain.moved == 4
+
+
 async def test_a_sweep_makes_no_dead_letter_of_what_is_on_its_way(
     pools: Pools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
