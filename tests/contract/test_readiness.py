@@ -19,6 +19,7 @@ from tests.contract.subject import (
     give_back,
     new,
 )
+from tests.contract.test_adopting import foreign, import_messages
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, Capability, DelayMode, QueueRef, RetryPolicy
 from zaqar_lite.domain.posts import Copy
 
@@ -104,6 +105,10 @@ async def promote(queue: QueueUnderTest, *_: str) -> None:
     await queue.sweep()
 
 
+async def take_in(queue: QueueUnderTest, *_: str) -> None:
+    await import_messages(queue, 1, await foreign(queue.named("elsewhere")))
+
+
 EVENTS: dict[str, Event] = {
     "post": ("absent", lambda queue, *_: queue.post("a")),
     "release": ("claimed", lambda queue, _, claim: queue.release(claim)),
@@ -112,6 +117,7 @@ EVENTS: dict[str, Event] = {
     "edit": ("delayed", lambda queue, one, _: queue.edit(one, delay=0)),
     "promotion": ("delayed", promote),
     "exposure": ("delayed", lambda queue, *_: queue.release_delayed()),
+    "import": ("absent", take_in),
 }
 
 

@@ -124,6 +124,8 @@ zaqar_lite/service/pooling/pools.py
 zaqar_lite/service/post_validation.py
   > -> >= in: slices = Slices() if len(drafts) > STEP else None
     Whether a post of exactly one step gives others a turn at its end.
+  <= -> < in: if ttl_ms <= delay_ms and not policy.ttl_after_delay:
+    An instant that is, to the millisecond of this look, as far as the message lives.
 zaqar_lite/service/presigned_urls.py
   <= -> < in: if until <= now:
     An instant of a whole second that is this very microsecond.
