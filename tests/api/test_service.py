@@ -76,7 +76,7 @@ async def test_is_not_ready_before_its_store_is_open(
 
 
 async def test_a_low_disk_refuses_posts_and_lets_consumers_make_room(
-    make_api: MakeApi, tmp_path: Path
+    make_api: MakeApi, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     options = {"disk_reserve": 0}
     async with make_api(store=f"embedded:{tmp_path}", store_options=options) as api:
@@ -92,6 +92,7 @@ async def test_a_low_disk_refuses_posts_and_lets_consumers_make_room(
         ready = await api.expect(200, "GET", "/readyz?verbose")
         assert "store: full, or nearly so: posts are refused" in ready.text
         assert "zaqar_lite_store_disk_is_low 1" in (await api.call("GET", "/metrics")).text
+    assert "waiting for the store" not in caplog.text
 
 
 @pytest.mark.parametrize("is_made_anew", [False, True])

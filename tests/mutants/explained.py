@@ -76,6 +76,9 @@ zaqar_lite/service/identity/trusts.py
     Whether a line is logged when Keystone ends no trust, or ends one.
   1 -> 2 in: self._after = (page[-1].project, page[-1].name) if len(page) == _PAGE else None
     The last trust of a full page is looked at once more.
+zaqar_lite/service/jobs/bulk.py
+  0 -> 1 in: and (self._before is None or 0 < due < self._before)
+    No message is due in the first millisecond of 1970.
 zaqar_lite/service/jobs/jobs.py
   self.wake_runner() -> pass in: self.wake_runner()
     Who runs jobs looks every two seconds, so that this only says it sooner.
@@ -108,6 +111,8 @@ zaqar_lite/service/pooling/drain.py
     A tolerance for clocks that differ: a millisecond of it is no promise.
   0 -> 1 in: due = max((one.delay_expires_at or 0) - one.now, 0)
     Both are far before now.
+  8 -> 9 in: name, target = secrets.token_hex(8), await self._target(group, work.value.pool)
+    How many random digits the name of a group has.
 zaqar_lite/service/pooling/placement.py
   5_000 -> 5001 in: MOVED_MS = 5_000
     A tolerance for clocks that differ: a millisecond of it is no promise.
@@ -249,6 +254,10 @@ zaqar_lite/storage/sql/place.py
     How much of the log is copied into the file at once; it is durable before.
   True -> False in: connection.close(force=True)
     Whether errors of closing cursors are left out; none of ours is open then.
+  256 -> 257 in: connection = apsw.Connection(name, statementcachesize=256)
+    How many statements a connection keeps prepared.
+  1 -> 2 in: while part := os.pread(wal.fileno(), 1 << 20, start):
+    How many bytes are written again at a time.
 zaqar_lite/storage/sql/posting.py
   >= -> > in: if not parts or cost >= _COPIES:
     How many copies one step stores, more or less.
@@ -261,6 +270,8 @@ zaqar_lite/storage/sql/settling.py
 zaqar_lite/storage/sql/shares.py
   0 -> 1 in: while self._lines and self._room > 0:
     A batch whose room is one message has it for one request more, or not.
+  8 -> 9 in: return 1 + len(message.copies) // 8 + len(message.outbox) + size // BYTES
+    How many copies cost as much as a message.
 """  # noqa: E501 - lines of code as they are
 
 

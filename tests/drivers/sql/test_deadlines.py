@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.drivers.sql.store import RAM, Store
-from tests.drivers.store import HOUR, MINUTE, QUEUE, message, texts
+from tests.drivers.store import HOUR, MINUTE, OTHER, QUEUE, message, texts
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import NotFound
 from zaqar_lite.domain.metadata import DONE_RETENTION
-from zaqar_lite.domain.models import DelayMode, Edit, Message, StoreOptions
+from zaqar_lite.domain.models import DelayMode, Edit, HistoryState, Message, StoreOptions
 from zaqar_lite.domain.posts import NewMessage, identify
 
 pytestmark = pytest.mark.anyio
@@ -150,6 +150,18 @@ async def test_a_source_of_adopted_messages_is_forgotten_after_a_day(store: Stor
     swept = [await store.management.sweep_records(100) for _ in range(11)]
     assert swept == [100] * 10 + [0]
     assert store.rows("record") == 0
+
+
+async def test_a_history_tells_who_held_a_message_in_another_store(store: Store) -> None:
+    await store.management.create_queue(QUEUE, {DONE_RETENTION: 60}, max_queues=9)
+    await store.post("a", to=OTHER)
+    await store.release(await store.claim(queue=OTHER, client="elsewhere"), OTHER)
+    (one,) = await store.all_messages(OTHER, details=True)
+    await store.messages.purge(OTHER)
+    await store.messages.import_messages(QUEUE, [one], source="pool", number=1)
+    await store.acknowledge(await store.claim(client="here"))
+    page = await store.messages.history(QUEUE, HistoryState.DONE, marker=None, limit=9)
+    assert [entry.consumers for entry in page.entries] == [["elsewhere", "here"]]
 
 
 async def test_reading_a_queue_that_is_not_there_keeps_nothing_of_it(store: Store) -> None:
