@@ -119,6 +119,13 @@ async def test_a_token_of_the_issuer_is_let_in(guarded: Api, good: Callable[[], 
     assert (await ask(guarded, good())).status_code == 200
 
 
+async def test_tokens_and_keys_stand_beside_each_other(make_api: MakeApi, tmp_path: Path) -> None:
+    async with make_api(**settings(keys_file(tmp_path), auth="keys, jwt")) as api:
+        del api.http.headers["X-Project-ID"]
+        for text, status in ((token(), 200), ("zq_wrong", 401), (token(aud="other"), 401)):
+            assert (await ask(api, text)).status_code == status
+
+
 WRONG: dict[str, Callable[[], str]] = {
     "another key": lambda: token(OTHER),
     "an unknown key": lambda: token(kid="none"),
