@@ -42,6 +42,8 @@ zaqar_lite/service/delivery/deliveries.py
     How long a line is held beyond the longest turn; not told to anybody.
   - -> + in: lives = message.expires_at - message.now
     A note is taken when its message is due, however long it could be kept.
+  0 -> 1 in: await asyncio.sleep(max(left, 0) / 1000)
+    A millisecond of a delay that is over.
 zaqar_lite/service/delivery/inspection.py
   < -> <= in: and (until is None or message.created_at < until)
     A message of the very millisecond; instants are shown in whole seconds.
@@ -67,8 +69,6 @@ zaqar_lite/service/identity/authentication.py
 zaqar_lite/service/identity/login_throttle.py
   10_000 -> 10001 in: _MAX_ADDRESSES = 10_000
     How many addresses that failed are remembered; one that is forgotten tries sooner.
-  0 -> 1 in: waiting: int = 0
-    How many requests of an address wait at most.
 zaqar_lite/service/identity/trusts.py
   404 -> 405 in: if status not in (204, 404):
     Whether a line is logged when a trust ends by itself between two calls.
@@ -100,6 +100,8 @@ zaqar_lite/service/metrics/queue_depths.py
     Which pass over the queues looks for those to be monitored.
   0 -> 1 in: kept.mark(self._clock(), self.flows.setdefault(queue, [0, 0, 0]))
     Only what is added to a flow between two instants is told.
+  False -> True in: return False
+    An internal queue is not shown, monitored or not.
 zaqar_lite/service/pooling/drain.py
   >= -> > in: if count >= _MOST_FROZEN:
     How many queues are frozen at once, more or less: a group is frozen whole.
