@@ -61,10 +61,9 @@ async def test_a_rate_limit_says_how_long_to_wait(
     assert asyncio.get_running_loop().time() - started >= 1
 
 
-async def test_a_write_is_repeated_when_it_can_not_land_any_more(
+async def test_a_write_whose_answer_is_lost_is_repeated_when_it_can_not_land_any_more(
     open_swift: OpenSwift, proxy: FaultyProxy
 ) -> None:
-    """Its answer was lost."""
     queue = a_queue(await open_swift(proxy.url, options="&timeout=1"))
     started = asyncio.get_running_loop().time()
     proxy.fault("PUT", MESSAGE, cut="before")

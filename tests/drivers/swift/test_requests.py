@@ -202,7 +202,6 @@ async def test_what_a_claim_was_given_comes_back_though_it_ended_early(
 async def test_a_full_queue_is_known_to_be_full_without_counting(
     queue: QueueUnderTest, proxy: FaultyProxy
 ) -> None:
-    """By posts that it has no room for."""
     backend = queue.stores.messages._connection  # type: ignore[attr-defined]
     backend.limits = StoreOptions(max_messages=3)
     await queue.post("a", "b")
