@@ -3,11 +3,13 @@
 import datetime as dt
 import json
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import types
+from pyspark.sql.pandas.types import from_arrow_type
 
 from tests.server import ServerProcess
 from zaqar_lite.client import Client, NewMessage
@@ -161,6 +163,7 @@ def test_whatever_is_wrong_with_a_row_obeys_the_policy(
         {"body": big},
         {"body": "1", "delay": float("nan")},
         {"body": "1", "delay": -1.0},
+        {"body": "1", "delay": 1e300},
         {"body": "1", "headers": [("a", None)]},
         {"body": "1", "idempotency_key": b"\xff"},
         {"body": "1", "queue": "no/queue"},
@@ -187,16 +190,34 @@ def test_whatever_is_wrong_with_a_row_obeys_the_policy(
     kinds = types.StructType().add("body", TEXT).add("delay", "double").add("queue", TEXT)
     kinds = kinds.add("headers", types.MapType(TEXT, TEXT)).add("idempotency_key", "binary")
     written = Sender(options, kinds).write(iter([rows]))
-    assert (written.rows, written.stored, written.rejected) == (8, 1, 7)
+    assert (written.rows, written.stored, written.rejected) == (9, 1, 8)
     stored = client.list_messages(queue, include_delayed=True)
     assert [message.body for message in stored] == [7]
     if policy == "deadletter":
         found = [message.body for message in client.list_messages(letters)]
-        assert len(found) == 7
+        assert len(found) == 8
         (large,) = [letter for letter in found if "bytes" in letter]
         assert large["bytes"] > 400_000
         assert "row" not in large
         assert large["partition"] == 0
+
+
+@pytest.mark.parametrize("key", [dt.date(2024, 1, 1), b"k"])
+def test_a_refused_row_is_written_down_whatever_its_keys_are(
+    server: ServerProcess, client: Client, queue: str, key: object, tmp_path: Path
+) -> None:
+    kind = pa.binary() if isinstance(key, bytes) else pa.date32()
+    given = {"onInvalidRow": "deadletter", "deadLetterQueue": queue, "rejectPath": str(tmp_path)}
+    rows = pa.RecordBatch.from_pylist(
+        [{"body": [(key, 1)], "ttl": 1}],
+        schema=pa.schema([("body", pa.map_(kind, pa.int32())), ("ttl", pa.int32())]),
+    ).append_column("headers", pa.array([[("a", None)]], pa.map_(pa.string(), pa.string())))
+    kinds = types.StructType().add("body", types.MapType(from_arrow_type(kind), types.LongType()))
+    Sender(parse({"endpoint": server.url, "queue": "q", **given}), kinds).write(iter([rows]))
+    said = {"aw==" if isinstance(key, bytes) else "2024-01-01": 1}
+    (letter,) = client.list_messages(queue)
+    (line,) = tmp_path.glob("*.jsonl")
+    assert letter.body["row"]["body"] == json.loads(line.read_text())["row"]["body"] == said
 
 
 def test_a_repeated_task_and_rows_of_one_key_are_refused_as_often_as_they_come(

@@ -231,11 +231,11 @@ def seconds_of(name: str, value: float | Decimal | None) -> int | None:
     """Return seconds as a whole number, rounded up: what is delayed is never early.
 
     Raises:
-        InvalidRow: it is not finite.
+        InvalidRow: it is not finite, or beyond what JSON's readers take.
     """
     if value is None or isinstance(value, int):
         return value
-    if not math.isfinite(value):
+    if not -1e18 < value < 1e18:
         raise InvalidRow(f"its {name} is {value}")
     return math.ceil(value)
 

@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 
 from zaqar_lite.client import BadRequest, Client, NewMessage, Rejected, Resend
 from zaqar_lite.client.base_client import chunks
-from zaqar_lite.spark.messages import InvalidRow, Messages, Row, check
+from zaqar_lite.spark.messages import InvalidRow, Messages, Row, check, json_of
 from zaqar_lite.spark.options import OptionError, Options
 
 MOST_REFUSED = 10_000  # that a task tells of
@@ -264,10 +264,10 @@ class _Task:
 
     def _post_letter(self, row: Row, key: str | None, error: InvalidRow) -> None:
         """Post a refused row to the dead-letter queue; for a large row, only where to find it."""
-        text = json.dumps(row, default=str)
+        text = json.dumps(json_of(row), default=str)
         letter: Row = {"reason": str(error)[:MOST_REASON]}
         if len(text) <= MOST_LETTER:
-            letter["row"] = json.loads(text, parse_constant=str)
+            letter["row"] = json.loads(text)
         else:
             letter |= {
                 "bytes": len(text),
@@ -285,7 +285,7 @@ class _Task:
         place.mkdir(parents=True, exist_ok=True)
         batch = f"batch-{self._run.rpartition('/')[2]}-" if self._sender.STREAMING else ""
         path = place / f"{batch}part-{self._partition:05d}.jsonl"
-        line = json.dumps({"reason": str(error), "row": row}, default=str)
+        line = json.dumps({"reason": str(error), "row": json_of(row)}, default=str)
         with path.open("w" if self._written.rejected == 1 else "a") as file:
             file.write(line + "\n")
 
