@@ -17,6 +17,7 @@ from zaqar_lite.client import (
     AsyncClient,
     BadAnswer,
     Client,
+    Conflict,
     NewMessage,
     Overloaded,
     Resend,
@@ -139,6 +140,17 @@ async def test_a_pop_whose_answer_was_lost_is_not_sent_again(
     faulty.script.append(503)
     await client.pop("q")
     assert len(faulty.seen) == 3
+
+
+async def test_a_conflict_with_what_a_lost_try_may_have_done_is_no_answer(
+    client: Any, faulty: FaultyServer
+) -> None:
+    faulty.script.extend([LOSE, 409])
+    with pytest.raises(Unreachable, match="sent again it was refused: Title 409"):
+        await client.update_queue("q", {"new": 1})
+    faulty.script.append(409)
+    with pytest.raises(Conflict):
+        await client.update_queue("q", {"new": 1})
 
 
 async def test_a_slow_answer_counts_as_none(kind: Kind, faulty: FaultyServer) -> None:

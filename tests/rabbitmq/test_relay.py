@@ -19,6 +19,7 @@ from aio_pika.abc import AbstractConnection as Connection
 from aio_pika.abc import AbstractIncomingMessage
 from pamqp import decode
 
+from tests.client.faulty_server import FaultyServer
 from tests.conftest import StartServer
 from tests.proxy import Fault, Proxy
 from tests.rabbitmq.conftest import Host
@@ -129,6 +130,18 @@ async def test_what_is_due_is_stored_with_its_ttl_and_no_delay(
             (message,) = await until(lambda: listed(client, queue), lambda found: len(found) == 1)
     assert (message.body, message.ttl) == ({"a": [1, "é", None]}, 4321)
     assert message.headers == {"trace": "t-1"}
+
+
+async def test_an_answer_that_asks_for_days_holds_the_relay_up_no_longer_than_a_message(
+    host: Host, connection: Connection
+) -> None:
+    queue, bodies = fresh(2)
+    await amqp.declare(connection, TOPOLOGY)
+    with FaultyServer() as server:
+        server.script.append((503, {"Retry-After": "864000"}))
+        async with relaying(host.amqp_url, server.url, options=replace(QUICK, hold=1)):
+            await publish_many(connection, queue, bodies)
+            await until(lambda: sorted(map(str, server.stored)) == ["0", "1"])
 
 
 async def test_refusals_and_lost_answers_store_everything_once(

@@ -141,7 +141,7 @@ def test_a_row_that_cannot_be_a_message_ends_the_job_unless_told_otherwise(
     letters = f"{queue}-letters"
     write(rows, server.url, queue, onInvalidRow="deadletter", deadLetterQueue=letters)
     assert 1 in bodies(client, queue)
-    assert "not JSON" in str(bodies(client, letters))
+    assert "no JSON" in str(bodies(client, letters))
 
 
 def test_what_is_wrong_with_an_option_or_a_column_is_said(

@@ -18,6 +18,7 @@ from zaqar_lite.client.errors import (
     BY_STATUS,
     BadAnswer,
     BadRequest,
+    Conflict,
     KeyReused,
     NotFound,
     Overloaded,
@@ -211,6 +212,7 @@ def exchange(
     """
     attempt = 0
     fresh_login = was_replaced = False
+    lost: Unreachable | None = None
     while True:
         attempt += 1
         wanted = call.request
@@ -227,6 +229,7 @@ def exchange(
             answer: Response = yield request
         except Unreachable as error:
             failure = error
+            lost = error if error.sent else lost
             may_resend = (call.resend or not error.sent) and not error.permanent
             wait = retries.wait(attempt) if may_resend and not _over(wanted) else None
         else:
@@ -242,6 +245,10 @@ def exchange(
                     fresh_login = True
                     continue
             failure = _refusal(call, request, answer)
+            if lost and isinstance(failure, Conflict) and not isinstance(failure, KeyReused):
+                # It may conflict with what the try whose answer was lost has done.
+                lost.description = f"{lost.description}; sent again it was refused: {failure}"
+                failure = lost
             again = answer.status in {429, 503}
             wait = retries.wait(attempt, answer.retry_after()) if again else None
         if wait is None:

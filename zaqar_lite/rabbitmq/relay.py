@@ -51,8 +51,8 @@ class RelayOptions:
         prefetch: how many messages it holds at most, and posts at once.
         base: the first back-off; it doubles with every failure.
         cap: the longest back-off.
-        hold: how long one message is held before it goes back to the queue. It must be less than
-            the broker's consumer_timeout, 1800 unless its operator changed it.
+        hold: how long one message is held before it goes back to the queue, and a Retry-After is
+            obeyed. It must be less than the broker's consumer_timeout, 1800 by default.
         faults: how many answers 500 a message may cause before it is parked: it may be the cause.
         drain: how long to wait at the end for posts under way.
         check: how often to look whether the broker has cancelled this consumer.
@@ -301,8 +301,8 @@ class Relay:
         if now < self._resume_at:
             return
         self._strain += 1
-        asked = getattr(error, "retry_after", None) or 0.0
-        pause = asked + self._backoff(self._strain)
+        asked = getattr(error, "retry_after", None) or 0.0  # by a proxy, perhaps for days
+        pause = min(asked, self._options.hold) + self._backoff(self._strain)
         self._resume_at = now + pause
         LOG.warning("Zaqar cannot take messages now, pausing %.1f s: %s", pause, error.title)
 
