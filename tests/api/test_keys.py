@@ -82,7 +82,7 @@ async def test_a_wrong_credential_is_401_and_says_so(doors: Doors, key: str) -> 
 async def test_the_file_of_the_first_key(
     make_api: MakeApi, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    file = tmp_path / "new" / "first.key"
+    file = tmp_path / "new" / "keys" / "first.key"
     caplog.set_level("INFO")
     async with make_api(auth="keys", admin_key_file=file) as api:
         text = file.read_text()

@@ -38,10 +38,15 @@ async def test_a_location_that_clients_would_refuse_is_left_out(api: Api) -> Non
 
 async def test_the_attributes_of_a_queue_bound_a_post_and_are_its_defaults(api: Api) -> None:
     await api.call("PUT", "", {"_max_messages_post_size": 100, "_default_message_ttl": 100})
-    large = {"messages": [{"body": "x" * 100}]}
+    large = {"messages": [{"body": "x" * 73}]}  # 101 bytes
     await api.expect(400, "POST", "messages", large, title="Invalid API request")
+    await api.expect(201, "POST", "messages", {"messages": [{"body": "x" * 72}]})
     await api.post({"body": "x"}, {"body": 2, "ttl": 200})
-    assert [message["ttl"] for message in await api.browse()] == [100, 200]
+    assert [message["ttl"] for message in await api.browse()] == [100, 100, 200]
+    await api.set("_default_message_delay", 60)
+    (delayed,) = await api.post({"body": 1})
+    for size, status in ((89, 400), (88, 200)):  # 101 and 100 bytes
+        await api.expect(status, "PATCH", f"messages/{delayed}", {"body": "x" * size})
 
 
 async def test_pages_through_all_messages_that_are_asked_for(api: Api) -> None:

@@ -260,6 +260,10 @@ zaqar_lite/storage/sql/place.py
     How many statements a connection keeps prepared.
   1 -> 2 in: while part := os.pread(wal.fileno(), 1 << 20, start):
     How many bytes are written again at a time.
+  0 -> 1 in: wal_bytes = 0
+    How long the log is of a database in RAM, which has none.
+  0 -> 1 in: self._copied = 0
+    One byte of the two MiB after which the log is copied.
 zaqar_lite/storage/sql/posting.py
   >= -> > in: if not parts or cost >= _COPIES:
     How many copies one step stores, more or less.
