@@ -252,11 +252,12 @@ async def test_without_keystone_a_new_token_is_503_and_a_known_one_goes_on(
     assert caplog.text.count("Keystone can't say") == 1
 
 
+@pytest.mark.parametrize("away", [429, 500])
 async def test_a_keystone_that_is_not_there_is_tried_once_a_second_and_found_again(
-    make_api: MakeApi, keystone: Keystone, caplog: pytest.LogCaptureFixture
+    make_api: MakeApi, keystone: Keystone, caplog: pytest.LogCaptureFixture, away: int
 ) -> None:
     caplog.set_level("INFO")
-    keystone.state.away = 503
+    keystone.state.away = away
     async with make_api(**settings(keystone)) as api:
         tokens = [keystone.issue() for _ in range(20)]
         begun = time.monotonic()
