@@ -13,6 +13,8 @@ from tests.client.conftest import MovableServer
 from tests.server import ServerProcess
 from zaqar_lite.client import AsyncClient, Client, Message, worker
 
+pytestmark = pytest.mark.anyio
+
 
 def test_an_async_client_works_in_one_event_loop_after_another(
     server: ServerProcess, queue: str
@@ -55,6 +57,27 @@ def test_two_event_loops_use_an_async_client_at_once(server: ServerProcess, queu
             one.result(60)
     with Client(server.url, project="tests") as other:
         assert other.stats(queue).total == 102
+
+
+def test_threads_whose_loops_come_and_go_share_an_async_client(server: ServerProcess) -> None:
+    """What loops have left open that were closed without their generators is closed once."""
+    program = """if True:
+        import asyncio, sys
+        from concurrent.futures import ThreadPoolExecutor
+        from zaqar_lite.client import AsyncClient
+
+        client = AsyncClient(sys.argv[1])
+        sys.setswitchinterval(1e-6)
+        for _ in range(10):
+            loops = [asyncio.new_event_loop() for _ in range(40)]
+            for loop in loops:
+                loop.run_until_complete(client.ping())
+            for loop in loops:
+                loop.close()
+            with ThreadPoolExecutor(8) as threads:
+                list(threads.map(lambda _: asyncio.run(client.ping()), range(8)))
+    """
+    subprocess.run([sys.executable, "-c", program, server.url], check=True, timeout=60)
 
 
 def test_eight_threads_share_a_client(client: Client, queue: str) -> None:
@@ -131,6 +154,52 @@ def test_a_client_is_used_after_a_fork_by_both_processes(
     command = [sys.executable, "-c", program, server.url, queue]
     subprocess.run(command, check=True, timeout=60)
     assert client.stats(queue).total == 401
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no fork here")
+def test_threads_of_a_child_leave_its_parents_connections_alone(server: ServerProcess) -> None:
+    program = """if True:
+        import os, sys
+        from concurrent.futures import ThreadPoolExecutor
+        from zaqar_lite.client import Client
+
+        sys.setswitchinterval(1e-6)
+        client = Client(sys.argv[1])
+        for _ in range(60):
+            client.ping()
+            (pool, _), = client.transport._pools.values()
+            child = os.fork()
+            if child == 0:
+                before = pool.num_requests
+                with ThreadPoolExecutor(12) as threads:
+                    list(threads.map(lambda _: client.ping(), range(12)))
+                os._exit(pool.num_requests - before)
+            assert os.waitpid(child, 0) == (child, 0)
+    """
+    subprocess.run([sys.executable, "-c", program, server.url], check=True, timeout=60)
+
+
+async def test_a_worker_that_is_cancelled_holds_a_message_until_its_thread_ends(
+    server: ServerProcess, client: Client, queue: str
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    @worker(queue)
+    def handle(message: Message) -> None:
+        begun.set()
+        go_on.wait(20)
+
+    client.post(queue, 1)
+    async with AsyncClient(server.url, project="tests") as other:
+        serving = asyncio.create_task(handle.serve(other))
+        await asyncio.to_thread(begun.wait, 20)
+        serving.cancel()
+        await asyncio.wait([serving], timeout=0.5)
+        assert client.stats(queue).claimed == 1
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await serving
+    assert client.stats(queue).total == 0  # it was handled
 
 
 def test_a_worker_counts_a_claim_that_its_handler_has_outlived(

@@ -126,9 +126,9 @@ class AiohttpTransport:
 
     async def _close_those_of_closed_loops(self) -> None:
         """Forget the sessions of loops that have ended without closing their generators."""
-        for loop in [one for one in self._sessions if one.is_closed()]:
-            session, _ = self._sessions.pop(loop)
-            await session.close()  # does nothing in the loop that is closed
+        for loop in [one for one in list(self._sessions) if one.is_closed()]:
+            if (kept := self._sessions.pop(loop, None)) is not None:  # by no other thread
+                await kept[0].close()  # does nothing in the loop that is closed
 
     async def close(self) -> None:
         """Close the connections of this event loop."""

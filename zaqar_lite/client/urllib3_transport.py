@@ -53,13 +53,13 @@ class Urllib3Transport:
 
     def _open(self) -> None:
         """Begin without connections, in this process."""
-        self._process = os.getpid()
         # A connection beyond `maxsize` is made when needed and closed after its answer.
         self._manager = urllib3.PoolManager(
             maxsize=self._connections, ssl_context=self._ssl_context
         )
         self._manager.pool_classes_by_scheme = _POOLS
         self._pools: dict[str, tuple[urllib3.HTTPConnectionPool, str]] = {}
+        self._process = os.getpid()  # last: another thread takes what is there by then
 
     def send(self, base: str, request: Request) -> Response:
         """Send it; raise `Unreachable` when no answer came."""

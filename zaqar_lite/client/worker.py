@@ -326,7 +326,15 @@ class Worker:
             if inspect.iscoroutinefunction(self.handler):
                 made = self._handle(message)
             else:
-                made = await asyncio.to_thread(self._limited, claim, message)
+                thread = asyncio.ensure_future(asyncio.to_thread(self._limited, claim, message))
+                try:
+                    made = await asyncio.shield(thread)
+                except asyncio.CancelledError:
+                    await asyncio.wait([thread])  # nothing ends it before; its message is held
+                    failed = thread.cancelled() or thread.exception()
+                    if not (failed or inspect.isawaitable(thread.result())):
+                        claim.done(message)
+                    raise
                 if not inspect.isawaitable(made):
                     return
             await limited_async(made, self.options.time_limit)
@@ -349,7 +357,7 @@ class Worker:
 
     def handler_failed(self, message: Message, error: Exception) -> None:
         """Count and log what a handler raised."""
-        self.count(failed=1)
+        self.count("failed")
         is_decision = isinstance(error, Retry | Reject)
         LOG.warning(
             "handler of %s failed on %s: %s",
@@ -372,16 +380,15 @@ class Worker:
             raise error
         LOG.warning("worker on %s: %s", self.queue, error)
         if isinstance(error, ClaimLost):
-            self.count(lost=1)
+            self.count("lost")
 
-    def count(self, *, processed: int = 0, failed: int = 0, lost: int = 0) -> None:
-        """Add to the numbers, which several threads do."""
+    def count(self, what: str) -> None:
+        """Add one to a number, which several threads do."""
         with self._lock:
-            self.stats.processed += processed
-            self.stats.failed += failed
-            self.stats.lost += lost
+            setattr(self.stats, what, getattr(self.stats, what) + 1)
 
 
+@dataclasses.dataclass(eq=False)
 class _Slot:
     """Claims and handles messages, again and again, as steps; `stopped` ends its waits.
 
@@ -389,20 +396,13 @@ class _Slot:
     at once.
     """
 
-    def __init__(
-        self,
-        worker: Worker,
-        client: BaseClient,
-        turn: "threading.Lock | asyncio.Lock",
-        call: Callable[[BaseClaim, Message], Any],
-    ) -> None:
-        self.stopped = Connection()
-        self._worker = worker
-        self._client = client
-        self._turn = turn
-        self._call = call
-        self._failures = 0  # in a row
-        self._size = 1  # most messages of the next claim
+    _worker: Worker
+    _client: BaseClient
+    _turn: "threading.Lock | asyncio.Lock"
+    _call: Callable[[BaseClaim, Message], Any]
+    stopped: Connection = dataclasses.field(default_factory=Connection)
+    _failures: int = 0  # in a row
+    _size: int = 1  # most messages of the next claim
 
     def work(self, *, until_empty: bool) -> Steps[None]:
         """Return the steps, until the worker stops, or until nothing can be claimed."""
@@ -453,7 +453,7 @@ class _Slot:
             else:
                 self._failures = 0
                 claim.done(message)
-                self._worker.count(processed=1)
+                self._worker.count("processed")
 
     def _pause(self, error: Exception, *, obeyed: bool) -> float:
         """Return the seconds to wait after a failure.
