@@ -29,8 +29,6 @@ zaqar_lite/domain/yielding.py
 zaqar_lite/service/delivery/attempt.py
   16_384 -> 16385 in: _LARGE = 16_384
     From which size on a payload is signed in a turn of its own.
-  16 -> 17 in: message_id = f"msg_{delivery.id or secrets.token_hex(16)}"
-    How many random digits the id of a request to confirm has.
 zaqar_lite/service/delivery/deliveries.py
   > -> >= in: if one.created_at > entry.posted_at + _SKEW_MS or one.id in entry.ordered:
     A tolerance of ten seconds for clocks that differ: a millisecond of it is no promise.
