@@ -7,9 +7,18 @@ import threading
 import pytest
 
 from tests.conftest import StartServer
+from tests.local_http import LocalHandler, LocalServer
 from tests.proxy import OldServer
 from tests.server import ServerProcess
-from zaqar_lite.client import AsyncClient, Client, NotFound, Resend, RetryPolicy, Unreachable
+from zaqar_lite.client import (
+    AsyncClient,
+    BadAnswer,
+    Client,
+    NotFound,
+    Resend,
+    RetryPolicy,
+    Unreachable,
+)
 from zaqar_lite.client.endpoints.events import Event, EventParser
 
 pytestmark = pytest.mark.anyio
@@ -22,6 +31,18 @@ def test_reads_events_however_they_are_cut() -> None:
         parser = EventParser()
         parts = [stream[at : at + size] for at in range(0, len(stream), size)]
         assert [event for part in parts for event in parser.feed(part)] == expected, size
+
+
+@pytest.mark.parametrize("data", [b"{", b"5", b'{"ttl": []}'])
+def test_an_event_that_is_no_message_is_no_answer_of_zaqar(data: bytes) -> None:
+    class Handler(LocalHandler):
+        def respond(self) -> None:
+            stream = {"Content-Type": "text/event-stream"}
+            self.answer(200, b"id: 1\ndata: %b\n\n" % data, stream)
+
+    with LocalServer(Handler) as server, Client(server.url) as client:
+        with pytest.raises(BadAnswer, match="an event is no message"):
+            next(client.events("q"))
 
 
 def test_follows_a_queue(client: Client, queue: str) -> None:

@@ -142,6 +142,13 @@ async def test_a_pop_whose_answer_was_lost_is_not_sent_again(
     assert len(faulty.seen) == 3
 
 
+async def test_an_answer_that_sends_on_names_where(client: Any, faulty: FaultyServer) -> None:
+    faulty.script.append((308, {"Location": "https://zaqar.example/v2"}))
+    with pytest.raises(BadAnswer, match=r"sends requests on to https://zaqar.example/v2,"):
+        await client.post("q", 1)
+    assert len(faulty.seen) == 1
+
+
 async def test_a_conflict_with_what_a_lost_try_may_have_done_is_no_answer(
     client: Any, faulty: FaultyServer
 ) -> None:

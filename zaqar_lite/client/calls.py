@@ -286,6 +286,9 @@ def _refusal(call: Call[T], request: Request, response: Response) -> ZaqarError:
     A missing path looks like a missing queue, a bad signature like a missing path, and a key
     that nobody reads like a missing project.
     """
+    if 300 <= response.status < 400:
+        where = response.headers.get("location", "elsewhere")
+        return bad_answer(response, f"it sends requests on to {where}, which is not followed")
     failure = from_response(response, call.meanings)
     facts: dict[str, Any] = {"status": failure.status, "request_id": failure.request_id}
     if failure.title == NO_PROJECT and "Authorization" in request.headers:

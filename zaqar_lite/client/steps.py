@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import inspect
 import threading
-import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar, get_args, overload
 
@@ -100,17 +99,11 @@ class Sleep(Step):
 
     def take(self, client: Sync) -> None:
         """Sleep in the caller's thread."""
-        if self.connection is None:
-            time.sleep(self.seconds)
-        else:
-            self.connection.sleep(self.seconds)
+        (self.connection or Connection()).sleep(self.seconds)
 
     async def take_async(self, client: Async) -> None:
         """Sleep on the event loop."""
-        if self.connection is None:
-            await asyncio.sleep(self.seconds)
-        else:
-            await self.connection.sleep_async(self.seconds)
+        await (self.connection or Connection()).sleep_async(self.seconds)
 
 
 class Login(Step):

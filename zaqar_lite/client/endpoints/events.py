@@ -10,7 +10,7 @@ from zaqar_lite.client.base_client import BaseClient
 from zaqar_lite.client.calls import Call, Request, Response, bad_answer
 from zaqar_lite.client.endpoints.messages import read_message
 from zaqar_lite.client.endpoints.requests import queue_path, with_query
-from zaqar_lite.client.errors import Unavailable, Unreachable
+from zaqar_lite.client.errors import BadAnswer, Unavailable, Unreachable
 from zaqar_lite.client.models import Message
 from zaqar_lite.client.steps import Do, Page, Pages, Sleep, Steps, Stream, listing
 
@@ -51,6 +51,7 @@ class Events(BaseClient):
         Raises:
             NotFound: the server has no streams (OpenStack's Zaqar has none).
             Unreachable, Unavailable: it could not be opened the first time.
+            BadAnswer: what comes is not a message.
         """
         takes("marker", marker, str, "a marker, or the id of a message")
         given: dict[str, str | bool | None] = {
@@ -89,10 +90,13 @@ class EventPages(Stream[Message]):
             if not self._was_open:
                 raise
             part = b""
-        for event in self._parser.feed(part):
-            if event.data is not None:
-                messages.append(read_message(self._queue, json.loads(event.data)))
-            self._marker = event.id or self._marker
+        try:
+            for event in self._parser.feed(part):
+                if event.data is not None:
+                    messages.append(read_message(self._queue, json.loads(event.data)))
+                self._marker = event.id or self._marker
+        except (ValueError, AttributeError, RecursionError) as error:
+            raise BadAnswer("Not Zaqar's protocol", f"an event is no message: {error}") from error
         if not part:
             yield from self.close()
             yield Sleep(PAUSE)
