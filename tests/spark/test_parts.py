@@ -33,7 +33,7 @@ from tests.services.s3 import S3Server
 from tests.spark.conftest import in_bucket, in_hdfs
 from zaqar_lite.client import Client
 from zaqar_lite.spark.browsing import BrowseStream, DataLoss, PushdownReader
-from zaqar_lite.spark.claiming import ClaimStream
+from zaqar_lite.spark.claiming import ClaimStream, Renewal
 from zaqar_lite.spark.ledger import Batch, Directory, Ledger, open_directory
 from zaqar_lite.spark.messages import InvalidRow, Messages
 from zaqar_lite.spark.options import OptionError, Options, _retries, parse
@@ -313,6 +313,24 @@ def test_renewal_outlasts_a_claims_ttl(movable: MovableServer, queue: str, tmp_p
     time.sleep(0.2)  # a round of renewals that is under way ends
     movable.advance(70)
     assert client.create_claim(queue, limit=8) is not None
+
+
+def test_renewal_goes_on_after_a_key_that_was_not_there(
+    movable: MovableServer, queue: str, tmp_path: Path
+) -> None:
+    with Client(movable.url) as client:
+        client.post(queue, 1)
+        held = client.create_claim(queue, ttl=60)
+        assert held is not None
+        more = {"project": "default", "keyFile": tmp_path / "key", "claimTtl": 60}
+        renewal = Renewal(options(movable.url, queue, claimRenewal=0.05, **more))
+        renewal.add(1, [held.id])
+        time.sleep(0.3)  # it has met the lack of a key
+        (tmp_path / "key").write_text("zq_1_2")
+        for _ in range(3):
+            movable.advance(40)
+            wait_until(lambda: ages_of_claims(client, queue) == [0], [])
+        renewal.stop()
 
 
 def ages_of_claims(client: Client, queue: str) -> list[float]:

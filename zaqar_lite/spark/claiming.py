@@ -148,27 +148,26 @@ class Renewal:
 
     def _run(self, ended: threading.Event) -> None:
         interval = self._options.claim_renewal or self._options.claim_ttl / 3
-        with self._options.client() as client:
-            over: set[str] = set()
-            while not ended.wait(interval):
-                held = [one for claims in list(self._claims.values()) for one in claims]
-                over.intersection_update(held)
-                for claim_id in held:
-                    # A claim that ended, with its last message or by time, never comes back.
-                    if claim_id not in over and not renew_claim(client, self._options, claim_id):
-                        over.add(claim_id)
+        over: set[str] = set()
+        while not ended.wait(interval):
+            held = {one for claims in list(self._claims.values()) for one in claims}
+            over &= held  # a claim that ended, with its last message or by time, never comes back
+            try:
+                with self._options.client() as client:  # by the key that is there now
+                    over |= {one for one in held - over if not self._renew(client, one)}
+            except OptionError as error:
+                logger.warning("claims on %r were not renewed: %s", self._options.queue, error)
 
-
-def renew_claim(client: Client, options: Options, claim_id: str) -> bool:
-    """Renew one claim; return whether it is held. Errors are logged, and the next round retries."""
-    ttl, grace = options.claim_ttl, options.claim_grace
-    try:
-        client.renew_claim(options.queue, claim_id, ttl=ttl, grace=grace)
-    except ClaimLost:
-        return False
-    except ZaqarError as error:
-        logger.warning("a claim was not renewed: %s", error)
-    return True
+    def _renew(self, client: Client, claim_id: str) -> bool:
+        """Renew one claim; return whether it is held. Errors are logged; the next round retries."""
+        ttl, grace = self._options.claim_ttl, self._options.claim_grace
+        try:
+            client.renew_claim(self._options.queue, claim_id, ttl=ttl, grace=grace)
+        except ClaimLost:
+            return False
+        except ZaqarError as error:
+            logger.warning("a claim was not renewed: %s", error)
+        return True
 
 
 @dataclass
