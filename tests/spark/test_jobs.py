@@ -203,7 +203,7 @@ def test_redrive_sets_aside_what_the_target_refuses_and_goes_on(
     refused = told["refused"]
     assert isinstance(refused, list)
     assert {one["id"] for one in refused} == set(kept)
-    assert "not JSON" in str(refused)
+    assert "no JSON" in str(refused)
     assert client.stats(letters).ready == 2
     assert client.stats(f"{queue}-small").total == 2
 

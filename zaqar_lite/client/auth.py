@@ -226,7 +226,6 @@ class KeystoneAuth:
             Unreachable: Keystone did not answer, or could not now.
         """
         exceptions = _keystone("keystoneauth1.exceptions")
-        busy = exceptions.HttpServerError, exceptions.TooManyRequests
         with self._lock:
             if self.headers() is not None:
                 return
@@ -235,9 +234,10 @@ class KeystoneAuth:
                 return
             try:
                 access = self._plugin.get_access(self._session)
-            except (exceptions.ConnectFailure, *busy) as error:
-                raise Unreachable("Keystone does not answer", str(error), sent=False) from error
             except exceptions.ClientException as error:
+                status = getattr(error, "http_status", 0)
+                if isinstance(error, exceptions.ConnectFailure) or status == 429 or status >= 500:
+                    raise Unreachable("Keystone does not answer", str(error), sent=False) from error
                 raise Unauthenticated("Keystone refused", str(error), status=401) from error
             self._url = self._endpoint or self._find(access)
             # For a second at least: our clock may be ahead of Keystone's by a token's whole life.
