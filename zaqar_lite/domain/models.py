@@ -296,9 +296,9 @@ class Message(Struct, gc=False):
 class Page(Struct, gc=False):
     """One page of a listing: messages in order of position, and the marker of the next page.
 
-    `marker` is the position of the last message, so that the next page has what lies behind it and
-    was left out here but is released meanwhile. An empty page means that the queue has no more,
-    now; its marker is the position of the last entry that was examined, or None.
+    `marker` is the position of the last message. What lies behind it and was left out here, because
+    it was claimed or delayed, may be on the next page. An empty page means that the queue has no
+    more now; its marker is the position of the last entry that was examined, or None.
     """
 
     messages: Sequence[Message]

@@ -260,7 +260,7 @@ class EventStreams:
     async def _now(self, queue: QueueRef, *, include_delayed: bool) -> Cursor:
         """The cursor of a stream that begins after everything that is visible now.
 
-        Delayed messages are pending. They may be the oldest ones: each edit may delay for longer.
+        Delayed messages are pending, however old: an edit can delay one again and again.
         """
         stats = await self.messages.stats(queue)
         oldest, newest = stats.oldest, stats.newest

@@ -260,7 +260,7 @@ async def test_a_full_server_still_hands_out_and_deletes(
             with pytest.raises(Unavailable, match="maxmemory"):
                 await queue.post("refused")
         assert queue.stores.messages.condition().is_low
-        assert [line for line in caplog.messages if "maxmemory" in line] == caplog.messages[:1]
+        assert sum("maxmemory" in line for line in caplog.messages) == 1
         claimed = await queue.claim(1)
         assert [message.id for message in claimed.messages] == ids[:1]
         await queue.stores.messages.delete(queue.ref, ids, claim_ids=None)

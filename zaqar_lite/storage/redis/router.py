@@ -41,7 +41,7 @@ Lane = tuple[Any, bool]
 """A node, and whether a link to it is for what takes long; short calls would wait behind that."""
 _MAX_HOPS = 5
 _FULL_FOR = 60.0
-"""Seconds for which a Redis that refused a post, having no memory for it, is told to be full."""
+"""Seconds for which Redis counts as full after it had no memory for a post."""
 _AGAIN = object()
 """Stands for a reply where the call should be tried again: another node has the slot."""
 

@@ -319,7 +319,7 @@ operation('drop', ALWAYS, {whole = true}, function()
     if life[N.last] then
       -- If the queue is made again, its positions must be higher than these, even after a failover that sets the
       -- clock back: a reader would pass them, and the target of its letters would take lower numbers for repeats.
-      -- A clock is set back by minutes at most: queues that live shortly must not leave a key for a day.
+      -- A clock is set back by minutes at most, and short-lived queues must not leave a key for a day.
       call('HSET', state, 'last', life[N.last])
       call('EXPIRE', state, life[N.armed] and 86400 or 900)
     end
